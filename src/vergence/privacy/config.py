@@ -33,23 +33,24 @@ class SecureAggregationConfig:
     A number above a limit is refused, never clipped.
 
     Args:
-        name: `pairwise`: clients hide their replies under pads that cancel out; `additive`: they
-            split them among `aggregators`.
-        min_contributors: fewest people in a sum that is opened; where masks differ, also the fewest
-            who share an entry that is opened. None: more than half of the people whose replies a
-            round waits for (with `groups`, more than half of a group), and at least 3 (`among`).
-            For `pairwise` with `privacy.user` it is more than half of all people, and a smaller
-            number is refused (`most_of`).
-        aggregators: 2 to 4 names, of different owners, for `additive`; 3 or 4 where masks differ in
-            a deployment.
-        range: the largest entry of an update.
+        name: `pairwise`: clients hide their replies under pads that cancel out in the sum.
+            `additive`: each client splits its reply into shares, one for each of `aggregators`.
+        min_contributors: fewest people in a sum that is opened. If clients' masks differ, also the
+            fewest people who must share an entry before it is opened. None: more than half of the
+            people whose replies a round waits for, and at least 3; with `groups`, more than half of
+            a group (`among`). With `pairwise` and `privacy.user` it is always more than half of all
+            people, and a smaller number is refused (`most_of`).
+        aggregators: 2 to 4 names of aggregators, which belong to different owners; only for
+            `additive`. A deployment in which masks differ needs 3 or 4.
+        range: the largest absolute value of an entry of an update.
         weight: the largest weight of a reply, such as a person's number of samples; a smaller limit
             leaves more bits for values that are weighted by samples.
-        metric: the largest metric of a reply.
-        groups: people in a group whose sum a robust rule judges; 0: all people are in one sum.
-        entry_bits: 64, or 32: half is sent and hidden, which needs a smaller `range` and `weight`;
-            steps above 2^-16 are refused.
-        cipher: cipher with which pads are drawn, the same for all parties; `chacha20` suits
+        metric: the largest absolute value of a metric.
+        groups: number of people in a group; a robust rule compares the sums of the groups. 0: all
+            people are in one sum.
+        entry_bits: bits of an entry: 64, or 32, which halves the traffic and needs a smaller
+            `range` and `weight`. A rounding step above 2^-16 is refused.
+        cipher: cipher that generates the pads, the same for all parties; `chacha20` suits
             processors without instructions for AES. The sum does not depend on the cipher.
     """
 
@@ -86,9 +87,13 @@ class SecureAggregationConfig:
                 raise ConfigError(f"privacy.aggregation: {why}")
 
     def among(self, people: int) -> SecureAggregationConfig:
-        """Fill in `min_contributors`, where it is None, for sums over at most `people` people.
+        """Return these options with a number in place of `min_contributors = None`.
 
-        With 0 people the result has the smallest number that any sum may have.
+        The number is more than half of `people`, or of a group, and at least 3.
+
+        Args:
+            people: largest number of people in a sum; 0 gives the smallest number that any sum may
+                have.
         """
         if self.min_contributors is not None:
             return self
@@ -96,14 +101,19 @@ class SecureAggregationConfig:
         return replace(self, min_contributors=max(FEWEST, (self.groups or people) // 2 + 1))
 
     def most_of(self, people: int, asked: int) -> SecureAggregationConfig:
-        """Require more than half of all `people` in every sum under pairwise pads.
+        """Return these options with more than half of all people as `min_contributors`.
 
-        A client helps to open one sum of its words. If half of the federation sufficed, two
-        disjoint sets of helpers could open two sums that both contain a third person. That person
-        pays for one release, and the mean of the two sums has less noise than was promised.
+        Runs with pairwise pads and `privacy.user` need this. A client helps to open only one sum.
+        If half of the people were enough, two disjoint sets of clients could open two sums that
+        both contain the reply of another person. This person's budget is charged for one sum, and
+        the mean of two sums has less noise than was promised.
+
+        Args:
+            people: number of people in the federation; 0: not known here.
+            asked: number of people whom the server asks at once.
 
         Raises:
-            ConfigError: `min_contributors` is smaller, or fewer people are `asked` at once.
+            ConfigError: `min_contributors` is set to a smaller number, or `asked` is smaller.
         """
         least = max(FEWEST, people // 2 + 1) if people else FEWEST
         if (fewest := self.min_contributors) is not None and fewest < least:
@@ -123,10 +133,10 @@ class SecureAggregationConfig:
 
     @property
     def threshold(self) -> int:
-        """Fewest people in a sum.
+        """Fewest people in a sum: `min_contributors`.
 
         Raises:
-            ConfigError: the number depends on how many people there are, which is not known here.
+            ConfigError: it is None; `among` or `most_of` returns options in which it is a number.
         """
         if self.min_contributors is None:
             raise ConfigError("privacy.aggregation: how many people there are is not known here")
@@ -137,22 +147,25 @@ class SecureAggregationConfig:
 class UserLevelConfig(Budget):
     """Bound on one person's whole update, and noise on every sum; see `UserLevel`.
 
-    Where people are in labs (`silos`), a lab sends the sum of its people's bounded updates. The
-    same noise hides a person and a whole lab, with different epsilons; `unit` says whose epsilon is
-    given here.
+    If each client is a lab with many people inside (`silos`), a lab sends the sum of its people's
+    bounded updates. The noise then hides both a person and a whole lab, with an epsilon for each.
+    `unit` says which of the two epsilons is given here.
 
     Args:
         clip: largest L2 norm of one person's update, over all trees.
         epsilon: budget of a run (of one seed and method); the noise follows from it.
         noise: standard deviation of the noise on a sum, as a multiple of `clip`; if `epsilon` is
-            given too, a plan that would spend more than it is refused.
+            given too, a run that would spend more than `epsilon` is refused.
         delta: the delta at which epsilon is computed.
-        bits: bits of the grid to which updates are rounded; sums of 2^(24 - bits) people are exact.
-        turns: largest number of rounds that one person may be in. If it is given, noise is added by
-            a tree over rounds (DP-FTRL), which assumes nothing about who takes part when.
-        restart: rounds of such a tree, after which another begins; 0: one tree for all rounds.
-        unit: whom `epsilon`, `noise` and `clip` refer to. `lab`: each lab counts once, with the
-            mean of its people's bounded updates, which is no longer than `clip`.
+        bits: bits of the grid to which updates are rounded. In float32, sums of up to
+            2^(24 - bits) people are exact.
+        turns: largest number of rounds that one person may take part in. If it is given, noise is
+            added by tree aggregation over rounds (DP-FTRL). This makes no assumption about who
+            takes part in which round.
+        restart: number of rounds after which a new tree begins; 0: one tree for all rounds.
+        unit: the unit that `epsilon`, `noise` and `clip` refer to: `person` or `lab`. With `lab`
+            each lab counts once: it sends the mean of its people's bounded updates, whose norm is
+            at most `clip`.
     """
 
     where = "privacy.user"
@@ -167,19 +180,28 @@ class UserLevelConfig(Budget):
             raise ConfigError("privacy.user.restart is of a tree of noise; give turns, too")
 
     def squared(self, rounds: int) -> int:
-        """Largest sum of squares of one person in a tree of `rounds` rounds; see `tree.squared`."""
+        """Return the squared sensitivity to one person of a tree over `rounds` rounds.
+
+        The unit is `clip` squared; see `vergence.privacy.dp.tree_aggregation.squared`.
+        """
         return squared(rounds, min(self.turns or 0, rounds), self.restart)
 
     def level(self, noise: float = 0.0, shares: int = 1, most: int = 1) -> UserLevel:
         """Return the bound and noise that hide a person or a lab.
 
-        The noise is drawn in `shares` shares, and a reply adds up at most `most` people.
+        Args:
+            noise: standard deviation of the noise on a sum, as a multiple of `clip`.
+            shares: number of clients that each draw a share of the noise.
+            most: largest number of people whose updates a reply adds up; unused if the unit is a
+                lab.
         """
         people = most if self.unit == "person" else 1
         return UserLevel(self.clip, noise, self.bits, shares, people)
 
     def leaving(self, answer: Reply, inside: int = 1) -> Reply:
-        """Bound a reply's trees together and drop its metrics, to which no noise is added.
+        """Return a reply whose update is clipped over all its trees, and without metrics.
+
+        Metrics are dropped because no noise is added to them.
 
         Args:
             answer: one person's reply.
@@ -189,7 +211,12 @@ class UserLevelConfig(Budget):
         return replace(self.level().bounded(answer, among), metrics={})
 
     def fault(self, sealed: SealedReply, most: int = 1) -> str | None:
-        """Return why a reply of at most `most` people must not count; None if it is bounded."""
+        """Return why a client's reply must not count; None if it is clipped and on the grid.
+
+        Args:
+            sealed: the reply; it adds up the updates of at most `most` people.
+            most: number of people in a lab, 1 without labs.
+        """
         level = self.level(most=most)
         # The noise is scaled to the bound, and no robust rule need look at single replies: a longer
         # update of a malicious client would move the sum without limit. Off the grid it would end
@@ -210,7 +237,7 @@ class DpSgd(Budget):
         epsilon: budget of one client over a run (of one seed and method); each client's noise
             follows from it and from its number of samples.
         noise: standard deviation of the noise on a sum of gradients, as a multiple of `clip`; if
-            `epsilon` is given too, a client stops before it spends more than it.
+            `epsilon` is given too, a client stops before it spends more than `epsilon`.
         delta: the delta at which epsilon is computed.
     """
 
@@ -218,7 +245,7 @@ class DpSgd(Budget):
     name: Literal["dp_sgd"] = "dp_sgd"
 
     def leaving(self, answer: Reply) -> Reply:
-        """Drop the metrics of a reply, as no noise is added to them."""
+        """Return a reply without its metrics, because no noise is added to metrics."""
         # A loss is computed from the raw samples: sent as it is, it would bypass the guarantee.
         return replace(answer, metrics={})
 
@@ -229,13 +256,13 @@ class Privacy(NamedOptions):
 
     Attributes:
         robust: robust rule that replaces the weighted sum of a round; None: replies are summed.
-        aggregation: how replies are added up; None: whoever runs the server sees each of them.
-        user: hides people in sums.
-        solver: hides samples in a client's training.
-        mask: hides a person in the choice of a mask.
-        cut: defence at the cut of split learning.
-        output_range: range in which the server of split learning expects smashed data.
-        split_guard: how its clients find out whether the server listens to labels.
+        aggregation: secure aggregation of replies; None: whoever runs the server sees each reply.
+        user: clipping and noise that hide a person, or a lab, in sums of replies.
+        solver: DP-SGD, which hides single samples in a client's training.
+        mask: privacy budget for choosing a client's mask, which hides the client's data.
+        cut: defence of the smashed data (the front's activations) at the cut of split learning.
+        output_range: the server of split learning refuses smashed data outside of this range.
+        split_guard: test by which a client of split learning notices a server that ignores labels.
         own: the user's own protections, see `vergence.privacy.hooks.Protection`.
     """
 
@@ -251,27 +278,27 @@ class Privacy(NamedOptions):
 
     @property
     def spends(self) -> bool:
-        """True if a budget is spread over a run's rounds."""
+        """True if the run spends epsilon: `user`, `solver` or `mask` is set."""
         return self.differential or self.mask is not None
 
     @property
     def differential(self) -> bool:
-        """True if data that are sent have an epsilon guarantee, so metrics stay with clients."""
+        """True if updates have an epsilon guarantee (`user` or `solver`); no metrics are sent."""
         return self.user is not None or self.solver is not None
 
     @property
     def bounded(self) -> bool:
-        """True if every person's update is bounded and counts once, without weight or mask."""
+        """True if every person's update is clipped and sent with weight 1, without its mask."""
         return self.user is not None
 
     @property
     def judged(self) -> str:
-        """Name of the robust rule that reads single replies; "" if the server only adds them up."""
+        """Name of the robust rule that compares replies; "" if the server only adds replies up."""
         return "" if self.robust is None else self.robust.name
 
     @property
     def least(self) -> int:
-        """Fewest people in any secure sum; 0 if single replies are seen."""
+        """Fewest people in any secure sum; 0 without secure aggregation."""
         return 0 if self.aggregation is None else self.aggregation.among(0).threshold
 
     @property
@@ -281,7 +308,10 @@ class Privacy(NamedOptions):
         return () if policy is None or policy.name != "additive" else policy.aggregators
 
     def leaving(self, answer: Reply) -> Reply:
-        """Return the part of a reply that leaves a client: bounded, without unprotected metrics."""
+        """Return a reply as it leaves the client.
+
+        With `user` it is clipped; with `user` or `solver` it has no metrics.
+        """
         # Clients do this on their own machine: a server cannot be asked to forget what it saw.
         for policy in (self.user, self.solver):
             answer = answer if policy is None else policy.leaving(answer)

@@ -25,20 +25,20 @@ from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
 LEFT_OUT = "left out"
-"""Begins the status of a reply that arrived well and that `ServerHooks.combine` did not count."""
+"""Start of the status of a reply that passed all checks and `ServerHooks.combine` left out."""
 Check = Callable[[Message, SealedReply], str | None]
-"""(message, what a client answered) -> reason not to compute with the answer, None if it may be."""
+"""Function of the server's message and the client's answer: why the answer is refused, or None."""
 
 
 class Turn(Protocol):
-    """A client's turn, as a protection sees it.
+    """A client's turn (its work on one message of the server), as a protection sees it.
 
     Attributes:
-        site: what the client sees.
-        message: the message that the client was sent.
-        before: the client's state when the turn began; None if it never took part.
-        after: the client's state at the end; only `outgoing` may read it.
-        progress: share of the run's rounds that are done.
+        site: the client's context: its data, the task and its random numbers.
+        message: the message that the server sent to the client.
+        before: the client's state when the turn began; None if the client never took part.
+        after: the client's state when the turn has ended; only `outgoing` may read it.
+        progress: fraction of the run's rounds that are done, from 0 to 1.
     """
 
     site: ClientContext
@@ -48,19 +48,21 @@ class Turn(Protocol):
     progress: float
 
     def batches(self) -> RandomStream:
-        """Random numbers of the training that is asked for."""
+        """Return the random numbers for the training that the method asks for next."""
         ...
 
 
 class ClientHooks:
-    """One protection in clients' turns; methods that are not overridden change nothing.
+    """The client side of one protection; methods that are not overridden change nothing.
 
-    Hooks are asked in the order of the run's list: the first is the outermost in `answer`, and the
-    first to see a reply in `outgoing`.
+    A turn is a client's work on one message of the server. In a turn the method asks for
+    computations, such as `Fit` for training. Worker processes call the hooks in the order of the
+    run's list: the first hook is the outermost in `answer`, and the first to see a reply in
+    `outgoing`.
 
     Attributes:
-        answers: kinds of requests whose results `answer` changes; with `Fit` among them, clients
-            are trained one by one.
+        answers: types of the computations whose results `answer` changes. If `Fit` is among them,
+            clients are trained one by one.
     """
 
     answers: ClassVar[tuple[type, ...]] = ()
@@ -71,33 +73,48 @@ class ClientHooks:
             raise TypeError(f"{cls.__name__} overrides answer(): name in `answers` what it changes")
 
     def attach(self, network: nn.Module) -> None:
-        """Note, or change, the network with which people are measured."""
+        """Receive the network with which clients' models are evaluated; it may be changed.
+
+        A worker process calls this once, at its start.
+        """
 
     def context(self, site: ClientContext) -> ClientContext:
         """Return the data and random numbers that a client sees, before its turn begins."""
         return site
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
-        """Return the result of a turn's request; `then(ask)` is that without this protection."""
+        """Return the result of a computation that the method asks for in a turn.
+
+        Args:
+            ask: the request, such as a `Fit` for training.
+            turn: the client's turn.
+            then: computes the result without this protection.
+        """
         return then(ask)
 
     def training(self, ask: Fit, round: int) -> Fit:
-        """Return the request for training in this round (from 1), before it is answered.
+        """Return the request for training in round `round` (from 1), before it is answered.
 
         With this method, unlike `answer`, clients can still be trained together.
         """
         return ask
 
     def serving(self, ask: object, client: str) -> object:
-        """Return the server half's request for this client's batch, in the form to be answered."""
+        """Return the request to answer in place of `ask`, on the server of split learning.
+
+        `ask` is a computation that the server's part of the method wants on what `client` sent.
+        """
         return ask
 
     def computing(self, ask: object, round: int, then: Callable[[object], object]) -> object:
-        """Return the result of that request in this round; `then(ask)` is the plain result."""
+        """Return the result of a request that `serving` returned, in round `round` (from 1).
+
+        `then(ask)` computes the result without this protection.
+        """
         return then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return the reply of a turn in the form in which it leaves the client."""
+        """Return a turn's reply as it leaves the client."""
         return reply
 
     def predicting(self, params: Params, done: int) -> Params:
@@ -105,10 +122,10 @@ class ClientHooks:
         return params
 
     def measuring(self, client: str, round: int) -> None:
-        """Prepare to measure the model with which a client predicts."""
+        """Prepare to measure a client's model; the worker calls this before each evaluation."""
 
     def scores(self, params: Params) -> Mapping[str, float]:
-        """Return additional metrics of the parameters with which a client predicts."""
+        """Return additional metrics, by name, of the parameters with which a client predicts."""
         return {}
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
@@ -116,33 +133,36 @@ class ClientHooks:
         return None
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """Return whether zeros are sent, and counted, in place of a client's faulty reply.
+        """Return whether the client sends zeros, which count, in place of a faulty reply.
 
-        With zeros, the server does not learn that the reply was faulty, which may depend on the
-        client's data.
+        Whether a reply is faulty may depend on the client's data. With zeros the server does not
+        learn it. `why` is the reason for which the reply was refused.
         """
         return False
 
     def noise_key(self, client: str) -> NoiseKey | None:
-        """Return the key of the noise that a client adds to its part of a secure sum, if any."""
+        """Return the key of the noise that a client adds to its reply in a secure sum, or None."""
         return None
 
     def receiving(self) -> Check | None:
-        """Return a check of what one client sends while it is served, if there is one."""
+        """Return a check of what a client sends to the server of split learning, or None.
+
+        The server calls this once for each client and round, so that a check may keep state.
+        """
         return None
 
 
 class SingleReplies(NamedTuple):
-    """Replies to one request, for a hook that looks at each of them.
+    """Clients' replies to one request, for a hook that looks at every reply.
 
     Attributes:
-        came: replies that passed the checks, in the order of the cohort.
-        messages: the message to each client that was asked.
-        templates: trees of the shape that replies must have, for trees that are not in a message.
-        exposed: what replies to this verb may contain.
+        came: replies that passed the checks, by client, in the order of the cohort.
+        messages: the message to each client that was asked, by client.
+        templates: trees with the shapes that replies must have, for trees that no message has.
+        exposed: trees, weights and metrics that a reply to this kind of request may contain.
         shapes: trees with the shapes of the result, for use if no reply came.
         stream: random numbers of this round and request.
-        form: layout of replies as rows of words where only sums may be opened, else None.
+        form: layout of a reply as integers modulo 2^64 for secure aggregation; None without it.
     """
 
     came: Mapping[str, SealedReply]
@@ -155,7 +175,12 @@ class SingleReplies(NamedTuple):
 
 
 class CombinedReplies(NamedTuple):
-    """Aggregate for the method, and the status of every client whose reply did not count."""
+    """The aggregate for the method, and a status for every client whose reply was left out.
+
+    Attributes:
+        aggregate: the combined replies.
+        statuses: why a reply was left out, by client.
+    """
 
     aggregate: Aggregate
     statuses: Mapping[str, str]
@@ -165,8 +190,7 @@ class ServerHooks:
     """One protection on the server; methods that are not overridden change nothing.
 
     Attributes:
-        hides_cohort: whether nobody learns which clients were asked in a round, nor whether any was
-            asked.
+        hides_cohort: whether it is secret which clients a round asks, and whether it asks any.
     """
 
     hides_cohort: ClassVar[bool] = False
@@ -184,16 +208,18 @@ class ServerHooks:
         return draw(clients, round)
 
     def looks_at(self, exposed: Exposure) -> bool:
-        """Return whether `combine` gets the single replies to a request instead of their sum.
+        """Return whether this hook combines the replies to a request itself, by `combine`.
 
-        Only robust rules use this: a protection of `privacy.own` that overrides it is refused.
+        `exposed` says what these replies may contain. Only robust rules override this method; a
+        protection of `privacy.own` that overrides it is refused.
         """
         return False
 
     def combine(self, replies: SingleReplies) -> CombinedReplies:
-        """Aggregate single replies; only the first hook that `looks_at` them is called.
+        """Aggregate replies in place of a weighted sum.
 
-        A status that begins with `LEFT_OUT` lets the client keep its new state.
+        The server calls this for the first hook whose `looks_at` returns True. A client whose
+        status begins with `LEFT_OUT` keeps its new state.
         """
         raise NotImplementedError
 
@@ -209,7 +235,7 @@ class ServerHooks:
         return whole
 
     def metrics(self) -> Mapping[str, float]:
-        """Return numbers for the round's row of rounds.csv, such as the epsilon spent so far."""
+        """Return numbers, by column, for a round's row of rounds.csv, such as the spent epsilon."""
         return {}
 
 
@@ -224,12 +250,12 @@ class ProtectedRun:
     Attributes:
         method: the method of the run.
         task: the task of the run, with its seed.
-        federation: the people whose data are here.
+        federation: the people whose data are on this machine.
         rounds: number of rounds.
-        state: folder of states, which may hold secrets and logs.
+        state: folder of clients' states, in which a protection may keep secrets and logs.
         here: whether people's data are on this machine; false on the server of a deployment.
         tell: prints a line for the operator of the clients' machine, and for nobody else.
-        hooks: hooks of clients' turns, from the protections that come before this one.
+        hooks: client hooks of the protections that come before this one.
     """
 
     method: Method
@@ -243,16 +269,17 @@ class ProtectedRun:
 
 
 class Guarantee(NamedTuple):
-    """Epsilon that hides a unit of data.
+    """Epsilon-delta guarantee for a unit of data, such as a person.
 
     Attributes:
         unit: the unit that is hidden.
         epsilon: epsilon of a whole run of one seed and method.
         delta: the delta at which epsilon is computed.
-        neighbours: the two data sets that cannot be told apart.
-        against: from whom the unit is hidden.
-        ratio: noise in a mean update, as a multiple of the longest update allowed; None: unknown.
-        people: number of people among whom one is hidden; 0: unknown.
+        neighbours: how two data sets differ that cannot be told apart, in words.
+        against: from whom the unit is hidden, in words.
+        ratio: standard deviation of the noise in a mean update, as a multiple of the clip norm;
+            None: unknown.
+        people: number of people among whom one person is hidden; 0: unknown.
     """
 
     unit: Literal["person", "lab", "sample"]
@@ -265,14 +292,14 @@ class Guarantee(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """One promise about a run, before it begins.
+    """What a protection promises about a run before the run begins.
 
     Attributes:
-        text: the line of `vergence explain`.
-        heading: heading of the same line on the page for an ethics board; "": the page prints
-            `guarantee`.
-        people: what the protection promises about people, for that page; None: nobody has checked
-            it.
+        text: the line that `vergence explain` prints.
+        heading: heading of this line on the page for an ethics board; "": the page prints
+            `guarantee` instead.
+        people: what the protection promises about people, for the ethics page; None: nobody has
+            checked what it promises.
         guarantee: the promise as numbers, if it is about people or samples.
     """
 
@@ -283,17 +310,18 @@ class Promise(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """One sentence about what a protection changes, whatever the data are.
+    """One sentence of a report about what a protection changes, whatever the data are.
+
+    In the output of `vergence explain`, `part` is `table` (before what other clients learn),
+    `closing table` (after it), `size` (below the flow of data) or `update` (next to an update that
+    is sent). On the page for an ethics board it is `server` or `participants` (how far each is
+    trusted), `residual` (what may still be found out) or `unprotected`.
 
     Attributes:
-        part: part of a report in which the sentence stands. In `vergence explain` these are `table`
-            and `closing table` (before and after what other clients learn), `size` below its flow
-            of data, and `update` beside an update that is sent. On the page for an ethics board
-            they are `server` and `participants` (how far each is trusted), `residual` (what may
-            still be found out) and `unprotected`.
+        part: place of the sentence in a report.
         text: the sentence.
-        who: who learns it, in a table.
-        checked: whether this software has checked it, which is never so for `privacy.own`.
+        who: the party that learns what the sentence says, for a row of a table.
+        checked: whether this software has checked the sentence; False for `privacy.own`.
     """
 
     part: Literal[
@@ -315,44 +343,56 @@ class Protection:
     """Base of protections: a frozen dataclass of its options, in a file of its own.
 
     An experiment names a user's own protection as `privacy.own = [{ name = "rounding.py", digits =
-    3 }]`, or `"package.module:Class"`. Methods that are not overridden change nothing and say
+    3 }]`, or `"package.module:Class"`. Methods that are not overridden change nothing and report
     nothing.
 
     Attributes:
-        refuses: settings with which it cannot be combined, under the names of the table in
-            `vergence.engine.compatibility` (such as "secure sums"), each with the reason.
-        forecasts: whether `forecast` says anything.
+        refuses: settings that this protection cannot be combined with, each with the reason. The
+            names are those of the table in `vergence.engine.compatibility`, such as "secure sums".
+        forecasts: whether `forecast` returns any promise.
     """
 
     refuses: ClassVar[Mapping[str, str]] = {}
     forecasts: ClassVar[bool] = True
 
     def check(self, run: ProtectedRun) -> None:
-        """Refuse a run that this protection cannot protect, by a `ConfigError` that says why."""
+        """Raise a `ConfigError` that says why this protection cannot protect a run, if so."""
 
     def client(self, run: ProtectedRun) -> ClientHooks | None:
-        """Return the hooks of clients' turns, if there are any."""
+        """Return the hooks for the work of clients, or None."""
 
     def server(self, run: ProtectedRun) -> ServerHooks | None:
-        """Return the hooks of the server, if there are any."""
+        """Return the hooks for the server, or None."""
 
     def forecast(self, run: ProtectedRun) -> Sequence[Promise | str]:
-        """Return promises for `vergence explain` and the ethics page: what is done, and to whom."""
+        """Return what the protection promises, for `vergence explain` and the ethics page."""
         return ()
 
     def statements(self, run: ProtectedRun) -> Sequence[Statement]:
-        """Return sentences for both on who sees what; data, or their number, may be missing."""
+        """Return sentences on who sees what, for `vergence explain` and the ethics page.
+
+        The run's data, or the number of people, may be missing.
+        """
         return ()
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
-        """Return numbers for results.json after a run: what was done, or what was spent."""
+        """Return numbers by name for results.json after a run, such as the spent epsilon."""
         return {}
 
 
 def answered(
     hooks: Sequence[ClientHooks], ask: object, turn: Turn, plain: Callable[[Any], object]
 ) -> object:
-    """Return the result of a turn's request after all hooks, the first of them outermost."""
+    """Return the result of a computation in a client's turn, as the client hooks change it.
+
+    The first hook is the outermost.
+
+    Args:
+        hooks: the client hooks, in the order of the run's list.
+        ask: the request, such as a `Fit` for training.
+        turn: the client's turn.
+        plain: computes the result without any hook.
+    """
     # The first hook is the outermost: it sees the result of all later ones, and none of them can
     # change what it returns.
     at = next((at for at, hook in enumerate(hooks) if isinstance(ask, hook.answers)), None)

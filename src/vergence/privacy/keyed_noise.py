@@ -1,9 +1,9 @@
 """Noise derived from a secret key: the same purpose always gives the same noise.
 
-A run's secret is 32 bytes of the system's randomness. Each draw depends on it and on a purpose
-(round, client, ...), so that a turn that is repeated after a resume draws the same noise: fresh
-noise for the same release could be averaged away. Training seeds, which are published, play no
-part.
+A run's secret is 32 random bytes from the operating system. Noise depends on this secret and on a
+purpose (such as the round and the client). A client that repeats its work after a resume therefore
+draws the same noise: fresh noise for the same release could be averaged away. Training seeds, which
+are published, are not used.
 
 Used in `attacks`, `audit`, `engine` and `privacy`.
 """
@@ -21,11 +21,11 @@ from torch import Tensor
 from vergence.privacy.secure_aggregation.masking import SEED, derived, new_seed, stream
 
 GRID = 16
-"""Noise and what it hides are multiples of 2^-16 of the noise's scale, or of half that."""
+"""Noise is a multiple of 2^(e - 16), where 2^e is the largest power of two up to its scale."""
 CHUNK = 1 << 16
-"""Entries that get their noise at a time."""
+"""Number of entries that get their noise at a time."""
 ONE = np.uint64(0x3FF0000000000000)
-"""The bits of 1.0."""
+"""The bits of 1.0 in float64."""
 NoiseKind = Literal["gaussian", "laplace"]
 
 
@@ -39,21 +39,21 @@ class NoiseKey:
 
     @classmethod
     def new(cls) -> NoiseKey:
-        """Return a fresh secret from the system's random numbers."""
+        """Return a fresh key from the random numbers of the operating system."""
         return cls(new_seed())
 
     def child(self, *purpose: str | int) -> NoiseKey:
-        """Return the secret for one purpose, from which this key cannot be computed."""
+        """Return the key for one purpose; this key cannot be computed from it."""
         # The parts are spelled by `repr`: joined without quotes, ("1", "23") and ("12", "3") would
         # share their noise, and the difference of two releases would be free of it.
         return NoiseKey(derived(self._key, bytes(SEED), repr(purpose)))
 
     def draws(self) -> NoiseStream:
-        """Return this secret's sequence of random numbers, from its beginning."""
+        """Return the sequence of random numbers that this key gives, from its beginning."""
         return NoiseStream(self)
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """Return the first words of 64 random bits."""
+        """Return the first `count` random integers of 64 bits, uint64 `[count]`."""
         return np.frombuffer(stream(self._key, 8 * count), dtype="<u8")
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class NoiseKey:
 
 
 class NoiseStream:
-    """Sequence of random numbers; every call takes new ones."""
+    """Sequence of random numbers from a secret key; every call returns new numbers."""
 
     __slots__ = ("_calls", "_secret")
 
@@ -70,45 +70,45 @@ class NoiseStream:
         self._secret, self._calls = secret, 0
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """Return words of 64 random bits."""
+        """Return random integers of 64 bits, uint64 `[count]`."""
         self._calls += 1
         return self._secret.child("draw", self._calls).words(count)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
-        """Return numbers in (0, 1), odd multiples of 2^-53."""
+        """Return uniform numbers in (0, 1), `[count]`; all are odd multiples of 2^-53."""
         odd = (self.words(count) >> np.uint64(12)).astype(np.float64) * 2 + 1
         return odd * 2.0**-53
 
     def gaussian(self, count: int) -> NDArray[np.float64]:
-        """Return standard normal numbers, at most 8.6 in size."""
+        """Return standard normal numbers `[count]`, with absolute values below 8.6."""
         return _normal(self, count).numpy()
 
     def laplace(self, count: int) -> NDArray[np.float64]:
-        """Return numbers of the Laplace distribution of scale 1."""
+        """Return numbers of the Laplace distribution of scale 1, `[count]`."""
         one, other = np.log(self.uniform(2 * count)).reshape(2, count)
         return one - other
 
     def standard(self, kind: NoiseKind, count: int) -> NDArray[np.float64]:
-        """Return numbers of one distribution with scale 1."""
+        """Return numbers `[count]` of the distribution `kind`, with scale 1."""
         return self.gaussian(count) if kind == "gaussian" else self.laplace(count)
 
     def gumbel(self, count: int) -> NDArray[np.float64]:
-        """Return numbers of the Gumbel distribution of scale 1."""
+        """Return numbers of the Gumbel distribution of scale 1, `[count]`."""
         return -np.log(-np.log(self.uniform(count)))
 
 
 def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
-    """Return values with noise of this scale, both on one grid of integers.
+    """Return values plus noise of this scale, rounded to multiples of a step.
 
-    Which floating-point sums can occur reveals the value to which noise was added; multiples of a
-    step that does not depend on the values do not reveal it. The sum is rounded, which as
-    post-processing costs nothing; if values were rounded before, two of them could move apart by a
-    step in every entry. Gradients pass through unchanged.
+    The last bits of a floating-point sum can reveal the value to which noise was added. Multiples
+    of a step that does not depend on the values do not reveal it. The sum is rounded, which is
+    post-processing and costs no privacy; rounding the values first could increase their distance.
+    Gradients pass through unchanged.
 
     Args:
         values: tensor of floating-point numbers, of any shape.
         scale: standard deviation (Gaussian) or scale (Laplace), > 0.
-        noise: noise of scale 1, one number for each value.
+        noise: noise of scale 1, one number for each value, in the order of `values.flatten()`.
 
     Source of the attack: Mironov, "On significance of the least significant bits for differential
     privacy", CCS 2012.
@@ -122,14 +122,17 @@ def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
 
 
 def grid(scale: float) -> float:
-    """Return the step of the grid for noise of this scale and for the values that it hides."""
+    """Return the step to whose multiples noise of this scale, and noisy values, are rounded.
+
+    It is a power of two, more than 2^-17 and at most 2^-16 of the scale.
+    """
     return 2.0 ** (math.floor(math.log2(scale)) - GRID)
 
 
 def add_noise(flat: Tensor, deviation: float, draws: NoiseStream) -> Tensor:
-    """Add Gaussian noise to a vector in place, as `hidden` does, in pieces that fit the cache.
+    """Add Gaussian noise to a vector in place, rounded as by `hidden`; return the vector.
 
-    With a deviation of 0 the vector stays unchanged.
+    With a standard deviation of 0 the vector stays unchanged.
     """
     if not deviation:
         return flat

@@ -1,8 +1,8 @@
 """Append-only log of privacy releases: each is on disk before it leaves the machine.
 
-A client's state may be rolled back, by a resume or by a server that chooses which state counts; the
-log never is. A release that is repeated with the same noise (a turn that is taken again) stays one
-line.
+A release is something that a client discloses under a privacy guarantee, such as a noisy sum. A
+resume, or a malicious server, may set a client's state back to an earlier one; the log is never set
+back. A release that is repeated with the same noise stays one line.
 
 Used in most packages.
 """
@@ -32,20 +32,23 @@ from vergence.privacy.secure_aggregation.masking import SEED, new_seed
 from vergence.system.file_access import is_open_to_others
 
 FOLDER = "privacy"
-"""Folder of a run's secret and logs, inside its folder of states."""
+"""Name of the folder with a run's secret and release logs, inside its folder of states."""
 NAME = "secret"
 BOOKS = "privacy.books"
-"""File next to that folder which lists the secret and the logs, so that a deletion is noticed."""
+"""Register: a file next to `FOLDER` with the names of its files, so that deletion is noticed."""
 
 
 class Release(NamedTuple):
-    """One privacy release: its draw of people or frames, its identifier, and its noise.
+    """One privacy release, a line of the log: a sum of sampled units with Gaussian noise.
+
+    A unit is a person or a frame.
 
     Attributes:
-        draw: releases with the same draw are about the same people or frames.
-        mark: identifier; a second release with this mark costs nothing if its noise is the same.
-        noise: standard deviation as a multiple of the sensitivity.
-        rate: chance that a person or frame is in the draw.
+        draw: name of the sample of units; releases with the same name are about the same units.
+        mark: identifier of the release. A second release with this identifier costs nothing if it
+            has the same noise.
+        noise: standard deviation of the noise, as a multiple of the sensitivity.
+        rate: probability that a unit is in the sample.
         steps: number of equal releases that this line stands for.
     """
 
@@ -59,8 +62,10 @@ class Release(NamedTuple):
 class ReleaseLog:
     """Log of all releases whose noise was drawn from one secret.
 
+    A file that does not exist is an empty log.
+
     Raises:
-        StateError: the file is damaged or missing.
+        StateError: the file is damaged, or it is listed in the register and missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,16 +92,16 @@ class ReleaseLog:
         return any(entry.mark == mark for entry in self.entries)
 
     def with_(self, entry: Release) -> Ledger:
-        """Return the ledger with one more release."""
+        """Return the ledger of all releases and one more."""
         return account([*self.entries, entry])
 
     @property
     def ledger(self) -> Ledger:
-        """Ledger of all releases."""
+        """Privacy cost of all releases."""
         return account(self.entries)
 
     def charge(self, entry: Release, budget: Budget) -> None:
-        """Record a release that is about to be made, if the budget allows it.
+        """Write a release to the log before it is made, if the budget allows it.
 
         Raises:
             StateError: the release would exceed the budget, or was made before with other noise.
@@ -121,7 +126,7 @@ class ReleaseLog:
         self.enter(entry)
 
     def enter(self, entry: Release) -> None:
-        """Record a release that is about to be made."""
+        """Write a release to the log before it is made, without a look at any budget."""
         self.entries.append(entry)
         # The line must survive a power failure, as the release will: it is flushed to the disk.
         add_line(self.path, csv_of([entry]).removesuffix("\n"))
@@ -132,8 +137,8 @@ class ReleaseLog:
 def account(entries: list[Release]) -> Ledger:
     """Return the ledger with the privacy cost of releases.
 
-    Releases of one draw are about the same people: k of them with noise z cost as much as one with
-    noise z / sqrt(k).
+    Releases with the same `draw` are about the same people or frames: k releases with noise z cost
+    as much as one release with noise z / sqrt(k).
     """
     draws: dict[str, list[Release]] = defaultdict(list)
     # Infinite noise marks a release that tells nothing: it costs nothing.
@@ -148,7 +153,10 @@ def account(entries: list[Release]) -> Ledger:
 
 
 def noted(folder: Path) -> list[str]:
-    """Return the names of the secret and logs begun in a folder, as its register lists them."""
+    """Return the names of files in a folder (the secret, release logs) that its register lists.
+
+    The list is empty if the folder has no register; it may hold empty names.
+    """
     register = folder.with_name(BOOKS)
     if folder.name != FOLDER or not register.exists():
         return []
@@ -156,9 +164,9 @@ def noted(folder: Path) -> list[str]:
 
 
 def note(path: Path) -> None:
-    """Enter a new secret or log into the register, so that its deletion is noticed.
+    """Write the name of a new secret or release log into the register of its folder.
 
-    Several processes may do so at once.
+    If the file is deleted later, the register shows it. Several processes may call this at once.
     """
     if path.parent.name != FOLDER:
         return
@@ -172,7 +180,7 @@ def note(path: Path) -> None:
 
 
 def refuse_missing(folder: Path) -> None:
-    """Refuse to continue if the secret or a log in a folder's register is missing.
+    """Raise an error if a secret or release log is missing that a folder's register lists.
 
     Raises:
         StateError: names the missing file.
@@ -190,11 +198,13 @@ def _gone(path: Path) -> StateError:
 
 
 def secret_in(folder: Path) -> NoiseKey:
-    """Return the secret of a folder, a fresh one if it has none; only its owner may read it.
+    """Return the secret key of a folder; create the folder and the key if they do not exist.
+
+    Only the owner of the file may have permission to read it.
 
     Raises:
-        StateError: the secret is damaged or others may read it, or the secret or a registered log
-            is missing.
+        StateError: the file is damaged, others may read it, or it is missing although the folder
+            has release logs. Or a file of the folder's register is missing.
     """
     path = folder / NAME
     refuse_missing(folder)

@@ -26,9 +26,16 @@ def fault(
 ) -> str | None:
     """Return why a reply must not be counted; None if it may.
 
-    The checks cover the round that it answers, the names of its trees, layout and dtype against
-    what the client was sent, rows in raw data, finite values and metrics, and weights in [0, 1e9],
-    as many as entries. Values divided by weights, which robust rules compare, must be finite, too.
+    A reply must answer this round and hold exactly the trees and metrics that the method declares.
+    Trees must have the layout and dtype of those that were sent, and raw data need rows. Values,
+    metrics and values divided by their weights must be finite. A weight is in [0, 1e9]; weights per
+    entry must fit the tree's layout.
+
+    Args:
+        sealed: the reply.
+        round: number of the current round.
+        offered: trees with the layout and dtype that trees of the reply must have, by name.
+        exposed: the trees, metrics and weights that the method declares for this kind of request.
     """
     if sealed.round != round:
         return f"round: answers round {sealed.round}, now is {round}"
@@ -71,9 +78,15 @@ def fault(
 
 
 def _overflows(flat: Tensor, weight: float | Mask | Params, low: float) -> bool:
-    """Return whether values divided by their weights are not finite, as robust rules divide them.
+    """Return whether a value divided by its weight is not finite.
 
-    Entries of a mask weigh 1 or 0; weights of at least 1, as `low` shows, enlarge no value.
+    Robust rules divide values by weights. Division by a mask, or by weights that are all at least
+    1, enlarges no value. Entries of weight 0 are not divided.
+
+    Args:
+        flat: the values of a tree.
+        weight: the weight of the tree or of each entry.
+        low: the smallest weight.
     """
     if isinstance(weight, Mask) or low >= 1:
         return False
@@ -89,7 +102,7 @@ def span(weight: float | Mask | Params) -> tuple[float, float]:
 
 
 def declared(tree: SealedTree, exposed: Exposure) -> bool:
-    """Return whether a tree's weight is of the kind its method declares, or reveals less."""
+    """Return whether a tree's weight is of the type that its method declares, or reveals less."""
     if isinstance(tree.weight, float) or exposed.weight == "per entry":
         return True
     return exposed.weight == "mask" and support(tree)[1] is not None
@@ -98,9 +111,14 @@ def declared(tree: SealedTree, exposed: Exposure) -> bool:
 def zeros_for(
     sealed: SealedReply, sent: Mapping[str, Params], exposed: Exposure
 ) -> SealedReply | None:
-    """Return a reply of zeros in place of another; None if the shape of a tree is unknown.
+    """Return a reply of zeros in place of a refused one; None if the shape of a tree is unknown.
 
-    They hide from the server that a client's reply was refused.
+    The zeros hide from the server that a client's reply was refused.
+
+    Args:
+        sealed: the refused reply.
+        sent: trees with the shapes that the reply must have, by name.
+        exposed: the trees that the method declares.
     """
     like = {**{name: tree.total for name, tree in sealed.trees.items()}, **sent}
     if not set(exposed.trees) <= set(like):
@@ -112,13 +130,13 @@ def zeros_for(
 def reply_trees(
     method: Method, verb: str, sent: Mapping[str, Params], server: Callable[[], object]
 ) -> dict[str, Params]:
-    """Return trees with the shapes that a reply to a verb must have, as far as they are known.
+    """Return trees with the shapes that a reply must have, by name, as far as they are known.
 
-    Shapes come from the trees that were `sent`, otherwise from those that the server offers.
+    A tree comes from `sent`, or else from the trees that the method's server offers to clients.
 
     Args:
         method: the method of the run.
-        verb: the verb of the request.
+        verb: the kind of request, such as `train`.
         sent: trees of the message to the client.
         server: returns the server's state; called only if `sent` does not suffice.
     """

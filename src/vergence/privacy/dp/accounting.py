@@ -1,8 +1,8 @@
 """Privacy accounting: epsilon of Gaussian noise, noise for an epsilon, a ledger of spent budget.
 
-Two independent libraries of the extra `dp` do the accounting: Opacus's PRV accountant, the default,
-and the PLD accountant of dp-accounting as its check. Where everybody takes part in every step a
-closed form needs neither.
+Two independent libraries of the extra `dp` do the accounting: Opacus's PRV accountant is the
+default, and the PLD accountant of dp-accounting checks it. If everybody takes part in every step,
+epsilon has a closed form, and no library is needed.
 
 Used in `engine`, `experiment`, `privacy` and `studies`.
 """
@@ -31,13 +31,13 @@ Accountant = Literal["prv", "pld"]
 MOST, SMALLEST = 1000.0, 1e-12
 """Largest epsilon and smallest delta that are computed; see `_prv` for the reason."""
 POINTS = 2**25
-"""Largest number of points of the grid on which PRV convolves: 5 GB."""
+"""Largest number of points of the grid on which PRV convolves; it then takes 5 GB of memory."""
 AGREE = 0.05
-"""Largest difference of the two accountants, as a share of the larger epsilon."""
+"""Largest difference of the two accountants, as a fraction of the larger epsilon."""
 NEAR, LEAST = 0.04, 5e-4
-"""Largest error of PRV, which is upwards: a share of epsilon, or `LEAST` where that is more."""
+"""PRV's epsilon is too large by at most `NEAR` times epsilon or `LEAST`, whichever is larger."""
 FINE = 1e-3
-"""Relative precision of a noise multiplier; its error is upwards."""
+"""Largest relative error of a noise multiplier, which may only be too large."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,11 @@ class Charge(NamedOptions, label="dp"):
 
 @dataclass(frozen=True)
 class Ledger:
-    """Privacy budget spent so far; plain data that is stored with a state and survives a resume."""
+    """Privacy budget spent so far, as a list of charges.
+
+    Attributes:
+        charges: steps of the sampled Gaussian mechanism.
+    """
 
     charges: tuple[Charge, ...] = ()
 
@@ -90,7 +94,7 @@ def _counted(by: Accountant, spent: tuple[Charge, ...], delta: float) -> float:
 
 
 def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
-    """Return epsilon by both accountants.
+    """Return epsilon of all charges together, by accountant (`prv` and `pld`).
 
     Raises:
         StateError: the two differ by more than 5 %, so that neither number may be published.
@@ -109,7 +113,11 @@ def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
 
 
 def largest_epsilon(ledgers: Sequence[Ledger], delta: float) -> JsonObject:
-    """Return the largest epsilon of these ledgers, the PLD accountant's value, and the charges."""
+    """Return the ledger with the largest epsilon, as JSON.
+
+    The object has `epsilon`; `check`, epsilon by the PLD accountant (None if nothing was spent or
+    the extra `dp` is not installed); and `charges`, triples of noise, rate and steps.
+    """
     alike = {ledger: ledger.epsilon(delta) for ledger in set(ledgers)}
     worst = max(alike, key=alike.__getitem__, default=Ledger())
     check = None
@@ -123,7 +131,7 @@ def largest_epsilon(ledgers: Sequence[Ledger], delta: float) -> JsonObject:
 
 
 def accountant() -> str:
-    """Names and versions of the accountants that are installed."""
+    """Return names and versions of the installed accountants; "closed form" without them."""
     try:
         return f"prv, opacus {version('opacus')}; pld, dp-accounting {version('dp-accounting')}"
     except PackageNotFoundError:
@@ -138,12 +146,12 @@ def noise_for(
     by: Accountant = "prv",
     other_charges: tuple[Charge, ...] = (),
 ) -> float:
-    """Return the least noise multiplier, within 0.1 %, whose epsilon is at most `target`.
+    """Return the smallest noise multiplier, to 0.1 %, whose epsilon is at most `target`.
 
     Args:
         target: epsilon that may be spent.
         delta: the delta at which epsilon is computed.
-        rate: chance that a unit is in a step.
+        rate: probability that a unit (a person or a sample) takes part in a step.
         steps: number of steps.
         by: the accountant.
         other_charges: charges to the same budget whose noise is already known.
@@ -175,9 +183,13 @@ def noise_for(
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return epsilon of Gaussian mechanisms that compose to mu = sqrt(sum (sensitivity / std)^2).
+    """Return epsilon of Gaussian mechanisms that are composed.
 
-    delta = Phi(-eps / mu + mu / 2) - e^eps Phi(-eps / mu - mu / 2), which falls with eps.
+    Epsilon solves delta = Phi(-eps / mu + mu / 2) - e^eps Phi(-eps / mu - mu / 2).
+
+    Args:
+        mu: sqrt(sum (sensitivity / standard deviation)^2) over all mechanisms.
+        delta: the delta at which epsilon is computed.
 
     Source: Balle and Wang, "Improving the Gaussian mechanism for differential privacy", ICML 2018,
     Theorem 8; composition: Dong et al., "Gaussian differential privacy", 2019, Corollary 3.3.
@@ -191,9 +203,13 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_noise(target: float, delta: float, sensitivity: float, releases: int = 1) -> float:
-    """Return the standard deviation of noise for (epsilon, delta)-private `releases` releases.
+    """Return the standard deviation of Gaussian noise that keeps releases within a budget.
 
-    `sensitivity` is the L2 distance by which replacing, or adding, one unit can move a release.
+    Args:
+        target: epsilon of all releases together.
+        delta: delta of all releases together.
+        sensitivity: largest L2 distance by which one unit (such as an image) can move a release.
+        releases: number of releases.
 
     Raises:
         ConfigError: epsilon or delta is out of range.
@@ -223,7 +239,7 @@ def _delta(mu: float, eps: float) -> float:
 
 
 def _prv(charges: Sequence[Charge], delta: float) -> float:
-    """Return epsilon by PRV; infinite if the computation would take more memory than there is.
+    """Return epsilon by PRV; infinity if the grid would have more than `POINTS` points.
 
     Raises:
         ConfigError: Opacus is not installed.
@@ -245,7 +261,9 @@ def _prv(charges: Sequence[Charge], delta: float) -> float:
 
 
 def _points(charges: Sequence[Charge], delta: float, error: float) -> float:
-    """Return the number of points of PRV's grid: as wide as RDP's bound, as fine as its error asks.
+    """Return the number of points of PRV's grid.
+
+    RDP's bound on epsilon gives the width of the grid, and `error` its step.
 
     Source: Gopi et al., "Numerical composition of differential privacy", NeurIPS 2021, Theorem 5.5,
     as Opacus implements it, with delta / 1000 as the error of delta.

@@ -27,7 +27,7 @@ class Budget:
     """Privacy budget that may be spent, and the amount of noise that follows from it.
 
     Attributes:
-        clip: largest L2 norm of what one unit sends.
+        clip: largest L2 norm of the vector that one unit (such as a person or a sample) adds.
         epsilon: budget of a whole run; the noise follows from it.
         noise: standard deviation of the noise on a sum, as a multiple of `clip`.
         delta: the delta at which epsilon is computed.
@@ -49,11 +49,15 @@ class Budget:
             )
 
     def refuse(self, spent: float, why: str) -> None:
-        """Refuse a whole run that would spend `spent` if that is too much.
+        """Refuse a run that would spend too large an epsilon.
+
+        Args:
+            spent: epsilon that the whole run would spend.
+            why: what spends it, for the message.
 
         Raises:
-            ConfigError: epsilon is more than can be computed, or so large that it guarantees
-                nothing; `why` says what spends it.
+            ConfigError: `spent` is above `MOST`: it cannot be computed precisely, and it would
+                guarantee nothing.
         """
         if not spent <= MOST:
             raise ConfigError(
@@ -62,10 +66,14 @@ class Budget:
             )
 
     def refuse_delta(self, units: int, what: str) -> None:
-        """Refuse a delta under which one of `units` units may simply be published.
+        """Refuse a delta so large that a mechanism could publish one of the units whole.
+
+        Args:
+            units: number of units, such as people or samples.
+            what: name of the units, for the message.
 
         Raises:
-            ConfigError: says how small delta must be.
+            ConfigError: delta is not below 1 / `units`.
         """
         # A mechanism that publishes one random unit whole is (0, 1 / units)-private.
         if self.delta * units >= 1:
@@ -75,7 +83,12 @@ class Budget:
             )
 
     def multiplier(self, rate: float, steps: int) -> float:
-        """Return the noise, as a multiple of `clip`, for `steps` sums of units drawn at a rate."""
+        """Return the noise on a sum, as a multiple of `clip`: `noise`, or what `epsilon` allows.
+
+        Args:
+            rate: probability that a unit is in a sum.
+            steps: number of sums in a run.
+        """
         if self.noise is not None:
             return self.noise
         return noise_for(self.epsilon or 0.0, self.delta, rate, max(steps, 1))

@@ -1,7 +1,7 @@
 """Laplace mechanism for a few numbers, such as class counts, that a method has people disclose.
 
-Nothing bounds a distance or a count by itself, so they are cut first, to bounds that must be known
-before anybody's data are seen.
+A distance or a count has no bound of its own. So the numbers are clipped first, to bounds that must
+be known before anybody's data are seen.
 
 Used by `audit.disclosed_statistics`.
 
@@ -26,13 +26,13 @@ class DisclosedStatistics(NamedOptions, label="told numbers"):
     """Laplace noise on a few numbers of one person, disclosed once.
 
     Attributes:
-        bound: each number is cut to [0, bound], where the bound is not learned from the data. If a
-            number is a mean, every sample's value must have been cut in the same way, or one sample
-            could move the mean by more than `change`.
-        change: L1 distance, over all numbers, by which the protected sample or person can move them
-            (`of_mean`, `of_counts`).
-        epsilon: epsilon of one disclosure, with delta 0. Every further disclosure costs as much
-            again.
+        bound: each number is clipped to [0, bound]. The bound must not be learned from the data. If
+            a number is a mean, every sample's value must have been clipped to [0, bound] too;
+            otherwise one sample could move the mean by more than `change`.
+        change: largest L1 distance by which the protected sample or person can move all numbers
+            together; see `of_mean` and `of_counts`.
+        epsilon: epsilon of one disclosure, with delta 0. Every further disclosure spends the same
+            epsilon again.
     """
 
     bound: Annotated[float, Gt(0)]
@@ -41,11 +41,11 @@ class DisclosedStatistics(NamedOptions, label="told numbers"):
 
     @property
     def scale(self) -> float:
-        """Scale of the noise; its standard deviation is sqrt(2) times that."""
+        """Scale of the Laplace noise; its standard deviation is sqrt(2) times the scale."""
         return self.change / self.epsilon
 
     def privatize(self, numbers: Tensor, draws: NoiseStream) -> Tensor:
-        """Return numbers of any shape, cut to the bound and with noise, in float64."""
+        """Return numbers of any shape, clipped to [0, bound] and with noise, in float64."""
         # Without the cut a single outlier could move a number further than the noise hides.
         bounded = numbers.double().clamp(0, self.bound)
         return hidden(bounded, self.scale, draws.laplace(bounded.numel()))
@@ -53,14 +53,21 @@ class DisclosedStatistics(NamedOptions, label="told numbers"):
 
 @dataclass(frozen=True)
 class Changes:
-    """L1 changes of numbers when one of a person's samples is replaced, and when all are."""
+    """Largest L1 changes of the numbers that a person discloses.
+
+    Attributes:
+        sample: change if one of the person's samples is replaced.
+        person: change if all of the person's samples are replaced.
+    """
 
     sample: Annotated[float, Gt(0)]
     person: Annotated[float, Ge(0)]
 
 
 def of_mean(bound: float, numbers: int, samples: int) -> Changes:
-    """Return the changes of means over `samples` samples whose values are in [0, bound].
+    """Return the largest changes of `numbers` means of values in [0, bound].
+
+    Each mean is over `samples` samples.
 
     Examples:
         >>> of_mean(100.0, numbers=1, samples=20)
@@ -70,7 +77,7 @@ def of_mean(bound: float, numbers: int, samples: int) -> Changes:
 
 
 def of_counts(most: float) -> Changes:
-    """Return the changes of class counts over at most `most` samples.
+    """Return the largest changes of class counts over at most `most` samples of a person.
 
     Examples:
         >>> of_counts(300)

@@ -1,8 +1,9 @@
 """Exact samples of the discrete Gaussian on the integers, from secret bits.
 
-P(x) is proportional to exp(-x^2 / (2 variance)), exactly: floating point only decides comparisons
-that are clear, and one in a billion goes on with rational numbers and as many random bits as it
-takes. Noise that is exact on integers leaves no trace of an update in its last bits.
+P(x) is exactly proportional to exp(-x^2 / (2 variance)). Floating point decides a comparison only
+if the result is certain. About one comparison in a billion is decided with rational numbers and
+more random bits instead. Since noise and updates are integers, no rounding error can reveal an
+update.
 
 Used by `privacy.dp.user_level`.
 
@@ -27,13 +28,13 @@ Integers = NDArray[np.int64]
 CLEAR = 1e-9
 """Relative error allowed to exp(-x); its true error is below 1e-11."""
 CHUNK = 1 << 16
-"""Largest number of samples that are tried at a time."""
+"""Largest number of samples that are drawn at a time."""
 WIDEST = 2.0**48
-"""Largest standard deviation: 64-bit integers hold every sample."""
+"""Largest standard deviation; every sample then fits into a 64-bit integer."""
 
 
 def discrete_gaussian(variance: Fraction, count: int, draws: NoiseStream) -> Integers:
-    """Return samples, int64 `[count]`; for variance 0, zeros.
+    """Return samples of the discrete Gaussian, int64 `[count]`; zeros for variance 0.
 
     Raises:
         ConfigError: the variance is negative, or the standard deviation above 2^48.
@@ -59,7 +60,10 @@ def discrete_gaussian(variance: Fraction, count: int, draws: NoiseStream) -> Int
 
 
 def discrete_laplace(scale: int, count: int, draws: NoiseStream) -> Integers:
-    """Return samples of P(x) proportional to exp(-|x| / scale), int64 `[count]`."""
+    """Return samples of the discrete Laplace distribution, int64 `[count]`.
+
+    P(x) is proportional to exp(-|x| / scale).
+    """
 
     def some(wanted: int) -> Integers:
         u = _below(scale, wanted, draws)
@@ -73,7 +77,10 @@ def discrete_laplace(scale: int, count: int, draws: NoiseStream) -> Integers:
 
 
 def _geometric(count: int, draws: NoiseStream) -> Integers:
-    """Return the numbers of heads before the first tail, for coins with chance exp(-1) of heads."""
+    """Return samples of a geometric distribution, int64 `[count]`.
+
+    A sample is the number of heads before the first tail, where heads have probability exp(-1).
+    """
     runs, going = np.zeros(count, np.int64), np.arange(count)
     while len(going):
         going = going[_heads(np.ones(len(going)), lambda _: Fraction(1), draws)]
@@ -82,7 +89,7 @@ def _geometric(count: int, draws: NoiseStream) -> Integers:
 
 
 def _below(limit: int, count: int, draws: NoiseStream) -> Integers:
-    """Return uniform integers from 0 to `limit` - 1."""
+    """Return uniform integers from 0 to `limit` - 1, int64 `[count]`."""
     mask = np.uint64((1 << (limit - 1).bit_length()) - 1)
 
     def some(wanted: int) -> Integers:
@@ -104,9 +111,13 @@ def _filled(some: Callable[[int], Integers], count: int) -> Integers:
 def _heads(
     x: NDArray[np.float64], exact: Callable[[int], Fraction], draws: NoiseStream
 ) -> NDArray[np.bool_]:
-    """Toss coins that fall on heads with chance exp(-x), by comparison with uniform numbers.
+    """Toss one coin for each entry of x: heads (True) with probability exp(-x), exactly.
 
-    `exact` returns the exponent of a coin as a rational number, for use if 64 bits do not decide.
+    Args:
+        x: the exponents, as floating-point numbers.
+        exact: returns the exponent of the coin with this index as a rational number. It is called
+            if 64 random bits do not decide the coin.
+        draws: random numbers.
     """
     chance, words = np.exp(-x), draws.words(len(x))
     uniform = words * 2.0**-64
@@ -119,7 +130,10 @@ def _heads(
 
 
 def _below_exp(word: int, x: Fraction, draws: NoiseStream) -> bool:
-    """True if a uniform number whose first 64 bits are `word` is below exp(-x)."""
+    """Return whether a uniform number in [0, 1) is below exp(-x).
+
+    Its first 64 bits are `word`; further bits are drawn until the comparison is certain.
+    """
     bits = 64
     # exp(-x) of a rational x > 0 is irrational: the loop ends, as enough bits decide.
     while x:

@@ -32,21 +32,21 @@ from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
 from vergence.training.sequential import Solver
 
 MEAN_SHARE, MEAN_NOISE = 0.2, 10.0
-"""Share of an epsilon that means may spend; where the noise is set, the factor of theirs."""
+"""Fraction of epsilon that means may spend; if `noise` is set, the factor for noise on means."""
 
 
 class DpSgdBudgetSpent(StateError):
-    """Raised if a client's budget allows no further training; the client takes no further turn."""
+    """Raised if a client's budget allows no further training; the client then sends no reply."""
 
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """One kind of training that a run asks of every client, and how often.
+    """A training, or a mean over samples, that a run asks of every client.
 
     Attributes:
-        local: the training; None for a mean over the client's samples.
-        share: share of the client's samples that it uses.
-        times: how often a run asks for it.
+        local: options of the training; None for a mean over the client's samples.
+        share: fraction of the client's samples that is used.
+        times: how often a run asks a client for it.
     """
 
     local: LocalTraining | None
@@ -56,30 +56,42 @@ class TrainingPass:
 
 @dataclass(frozen=True)
 class TrainingSchedule:
-    """Everything that a run asks of one client: steps at a sampling rate, and means."""
+    """All that a run computes from one client's samples.
+
+    Attributes:
+        rate: probability that a sample is in the batch of a step.
+        steps: number of training steps in the run.
+        means: number of means over all samples in the run.
+    """
 
     rate: float
     steps: int
     means: int = 0
 
     def ledger(self, policy: DpSgd) -> Ledger:
-        """Privacy charges of all steps and means."""
+        """Return the privacy charges of all steps and means."""
         charges = (Charge(self.noise(policy), self.rate, self.steps),)
         if self.means:
             charges = (*charges, Charge(self.mean_noise(policy), 1.0, self.means))
         return Ledger(charges)
 
     def noise(self, policy: DpSgd) -> float:
-        """Return the noise on a sum of gradients, as a multiple of `clip`."""
+        """Return the standard deviation of noise on a sum of gradients, as a multiple of `clip`."""
         return _multiplier(policy, self)
 
     def mean_noise(self, policy: DpSgd) -> float:
-        """Return the noise on a sum of rows, as a multiple of the rows' largest length."""
+        """Return the standard deviation of noise on the sum for a mean.
+
+        It is a multiple of the largest norm of a row (one sample's values).
+        """
         return _mean_multiplier(policy, self.means)
 
 
 def uncovered(verb: str, ask: object) -> ConfigError:
-    """Return the error for a turn that uses training samples for something other than training."""
+    """Return the error for a method that uses training samples for something besides training.
+
+    `verb` is the kind of request that does so, such as `train`; `ask` is the computation.
+    """
     what = f"the {ask.want} of" if isinstance(ask, Compute) else "single batches of"
     return ConfigError(
         f"privacy.solver protects what training gives, and '{verb}' of this method also uses "
@@ -89,7 +101,10 @@ def uncovered(verb: str, ask: object) -> ConfigError:
 
 
 def unclipped(what: str) -> ConfigError:
-    """Return the error for a training that minimises a loss other than the task's."""
+    """Return the error for a training that minimises a loss other than the task's.
+
+    `what` names the training in the message.
+    """
     return ConfigError(
         f"privacy.solver clips the gradients of the task's loss, and {what} minimises another; use "
         "another method"
@@ -97,19 +112,24 @@ def unclipped(what: str) -> ConfigError:
 
 
 def steps_of(local: LocalTraining, samples: int) -> int:
-    """Return the number of steps of a training, which is the same as without privacy."""
+    """Return the number of steps of a training, which is the same as without privacy.
+
+    Args:
+        local: options of the training.
+        samples: number of the client's training samples.
+    """
     return local.steps or local.epochs * math.ceil(samples / local.batch)
 
 
 def rate_of(local: LocalTraining, samples: int) -> float:
-    """Return the chance that a sample is in a batch."""
+    """Return the probability that a sample is in a batch: batch size divided by `samples`."""
     return min(1.0, local.batch / samples)
 
 
 def training_schedule(passes: Sequence[TrainingPass], samples: int) -> TrainingSchedule:
-    """Return all that a run asks of a client with `samples` samples.
+    """Return the steps and means that a run asks of a client with `samples` samples.
 
-    Where trainings differ in their rate, all steps are counted at the highest rate.
+    If trainings differ in their sampling rate, all steps are counted at the highest rate.
     """
     trained = [
         (one.local, max(1, round(one.share * samples)), one.times)
@@ -157,13 +177,24 @@ class DpSolver(Solver):
         self.secret = secret_in(self.folder).child("dp_sgd", seed)
 
     def noise(self, samples: int) -> float:
-        """Return the noise for a client with `samples` samples, as a multiple of `clip`."""
+        """Return the noise multiplier (noise / `clip`) for a client with `samples` samples."""
         return training_schedule(self.passes, samples).noise(self.policy)
 
     def train(
         self, site: ClientContext, ask: Fit, stream: RandomStream, progress: float = 0.0
     ) -> FitResult:
-        """Answer a `Fit` of a client's turn.
+        """Train a client by DP-SGD, as its method's request `ask` says.
+
+        Before the training its privacy cost is written to the client's release log.
+
+        Args:
+            site: the client's context, with all its training samples.
+            ask: the training: model, samples and options.
+            stream: random numbers for the network, such as dropout.
+            progress: fraction of the run's rounds that are done, for schedules.
+
+        Returns:
+            The trained parameters, with a loss of NaN, as the true loss is not protected.
 
         Raises:
             DpSgdBudgetSpent: the client has no budget left for this training.
@@ -201,7 +232,7 @@ class DpSolver(Solver):
     def _mean(
         self, ask: Fit, clipper: Clipper, flat: torch.Tensor, secret: NoiseKey, noise: float
     ) -> None:
-        """Write the private mean of a batch's clipped gradients into `flat`."""
+        """Sample a batch, and write the private mean of its clipped gradients into `flat`."""
         samples = len(ask.data)
         rate = rate_of(ask.local, samples)
         rows = poisson(samples, rate, secret.child("batch").draws())
@@ -215,7 +246,9 @@ class DpSolver(Solver):
         noised(flat, noise * self.policy.clip, rate * samples, draws)
 
     def mean(self, site: ClientContext, ask: Mean) -> Tensor:
-        """Answer a `Mean` of a client's turn: rows are shortened to `bound`, and noise is added.
+        """Return the private mean of one row of values per sample, `[columns]`.
+
+        Rows are clipped to the norm `ask.bound`, and noise is added to their sum.
 
         Raises:
             DpSgdBudgetSpent: the client has no budget left for this mean.
@@ -232,9 +265,13 @@ class DpSolver(Solver):
         return noised(rows.sum(0), noise * ask.bound, samples, draws)
 
     def _foreseen(self, entries: Sequence[Release], samples: int) -> bool:
-        """Return whether all releases are among those over which the budget was spread.
+        """Return whether all releases are part of the schedule from which the noise follows.
 
-        If so, they stay within the budget, and the accountant, which takes a second, is not needed.
+        Such releases stay within the budget without a call of the accountant, which takes a second.
+
+        Args:
+            entries: releases of one client.
+            samples: number of the client's training samples.
         """
         whole, policy, steps, means = training_schedule(self.passes, samples), self.policy, 0, 0
         if policy.noise is not None:
@@ -249,7 +286,14 @@ class DpSolver(Solver):
         return steps <= whole.steps and means <= whole.means
 
     def spend(self, client: str, entry: Release, samples: int) -> None:
-        """Write a training into the client's release log, if its budget allows it.
+        """Write a training or mean to the client's release log, if the budget allows it.
+
+        A release that is in the log already is not written again.
+
+        Args:
+            client: name of the client.
+            entry: the release.
+            samples: number of the client's training samples.
 
         Raises:
             DpSgdBudgetSpent: the budget does not allow it.
@@ -269,15 +313,15 @@ class DpSolver(Solver):
 
 
 def book_of(seed: int, client: str) -> str:
-    """Return the name of a client's release log."""
+    """Return the file name of a client's release log."""
     return f"seed{seed}.client.{client}.csv"
 
 
 def _mark(ask: Fit, stream: RandomStream, progress: float, noise: float) -> str:
-    """Return the identifier of a training: a digest of all its inputs except the data.
+    """Return the identifier of a training: a digest of its inputs, except the samples themselves.
 
-    Two different trainings must never get the same noise, whoever asks for them: a server could
-    subtract their results and see the difference of the two without any noise.
+    Noise follows from this identifier. Two different trainings must never get the same noise: a
+    server could subtract their results, and the noise would cancel.
     """
     words = (stream.key, ask.local, progress, noise, len(ask.data))
     parts = [literal_text(words).encode(), ask.params.flat.numpy().tobytes()]

@@ -1,11 +1,11 @@
 """Exponential mechanism for personal entries: the k highest scores under a budget.
 
 Adding Gumbel noise of scale 2 `bound` / eps0 to every score and taking the k highest is the same as
-k draws of the exponential mechanism, each of eps0, without putting back. Scores are cut to [0,
-`bound`] first: replacing a person's data moves each by at most `bound`.
+k draws of the exponential mechanism without replacement, each with epsilon eps0. Scores are clipped
+to [0, `bound`] first, so that replacing a person's data moves each score by at most `bound`.
 
-With k in the thousands eps0 is so small that the choice is nearly blind: `private_top` is for tens
-of layers or filters, not for 90 000 weights.
+If k is in the thousands, eps0 is so small that the choice is nearly random: `private_top` is for
+tens of layers or filters, not for 90 000 weights.
 
 Used by `privacy.dp.mask_budget`.
 
@@ -28,10 +28,15 @@ from vergence.privacy.keyed_noise import NoiseStream
 
 
 def per_draw(epsilon: float, delta: float, k: int) -> float:
-    """Return eps0, the largest epsilon of one of k draws that together stay in the budget.
+    """Return eps0, the epsilon that each of k draws may spend within a budget.
 
-    It is the larger value from the plain sum, k eps0, and from concentrated composition: rho = k
-    eps0^2 / 8, epsilon = rho + 2 sqrt(rho log(1 / delta)).
+    It is the larger of two values. By basic composition, epsilon = k eps0. By concentrated
+    composition, epsilon = rho + 2 sqrt(rho log(1 / delta)) with rho = k eps0^2 / 8.
+
+    Args:
+        epsilon: budget of all draws together.
+        delta: delta of all draws together; 0: basic composition only.
+        k: number of draws.
 
     Raises:
         ConfigError: epsilon or k is not positive, or delta is not in [0, 1).
@@ -58,16 +63,17 @@ def private_top(
     delta: float,
     draws: NoiseStream,
 ) -> Mask:
-    """Return k entries among those where `among` is true; higher scores are likelier.
+    """Choose k entries at random among candidates; entries with higher scores are more likely.
 
     Args:
-        score: scores computed from one person or frame alone; they are cut to [0, `bound`].
+        score: scores computed from one person or frame alone; they are clipped to [0, `bound`], and
+            NaN counts as 0.
         k: number of entries to choose; if there are fewer candidates, all are chosen.
         among: the candidates, which must not depend on the data that is protected.
         bound: largest score, which must not be learned from the data.
         epsilon: epsilon of the whole choice.
         delta: delta of the whole choice; 0 for a pure guarantee.
-        draws: random numbers of this person and round.
+        draws: secret random numbers of this person and round.
 
     Raises:
         ConfigError: the bound or the budget is out of range.

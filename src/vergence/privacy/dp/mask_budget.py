@@ -1,4 +1,4 @@
-"""Privacy budget for masks: groups of entries that become personal, and what each choice spends.
+"""Privacy budget for masks: groups of entries that become personal, and epsilon of each choice.
 
 Used by `engine.protections.private_masks`, `experiment.privacy.schema`, `privacy.config` and
 `privacy.dp.private_selection`.
@@ -34,12 +34,13 @@ class MaskBudget(NamedOptions, label="privacy.mask"):
     """Privacy budget for one client's masks, over all its data and a run of one seed and method.
 
     Args:
-        epsilon: budget of all choices together, where neighbours differ in all of the client's
-            data.
+        epsilon: budget of all choices together. Neighbouring data sets differ in all of the
+            client's data.
         delta: the delta at which epsilon is computed.
-        of: entries that become personal together: a `filter` (all entries that feed one channel or
-            neuron: the same row of all of a layer's tensors that have equally many rows), a whole
-            `tensor`, or a single `entry`.
+        of: entries that become personal together: all entries of a `filter` (one output channel or
+            neuron), all entries of a `tensor`, or a single `entry`. The entries of a filter have
+            the same row index in those tensors of a layer that have equally many rows, such as
+            weight and bias.
     """
 
     epsilon: Annotated[float, Interval(gt=0, le=1e9)]
@@ -47,13 +48,16 @@ class MaskBudget(NamedOptions, label="privacy.mask"):
     of: Kind = "filter"
 
     def epsilon_per_draw(self, draws: int) -> float:
-        """Return epsilon of one draw, if a run makes `draws` draws."""
+        """Return the epsilon that each of a run's `draws` draws may spend."""
         return per_draw(self.epsilon, self.delta, draws)
 
     def epsilon_of(self, spent: Iterable[tuple[float, int]]) -> float:
-        """Return epsilon of draws, given as pairs of the epsilon of a draw and the number of draws.
+        """Return epsilon of several draws together.
 
-        Each is epsilon^2 / 8 concentrated; see `per_draw`.
+        A draw of epsilon e is e^2 / 8 concentrated; see `per_draw`.
+
+        Args:
+            spent: pairs of the epsilon of a draw and the number of draws with this epsilon.
         """
         spent = list(spent)
         rho = sum(count * each**2 / 8 for each, count in spent)
@@ -74,20 +78,30 @@ class Groups:
     sizes: Tensor
 
     def candidates(self, k: int, among: Mask) -> Mask:
-        """Return the groups that may be chosen: all of their entries are candidates, at most k."""
+        """Return a mask over groups: true for the groups that may be chosen.
+
+        All entries of these groups are true in `among`, and no group has more than `k` entries.
+        """
         inside = torch.bincount(self.of[among.bits], minlength=len(self.sizes))
         layout = Layout(("groups",), ((len(self.sizes),),))
         return Mask((inside == self.sizes) & (self.sizes <= k), layout)
 
     def share(self, k: int, candidates: Mask) -> int:
-        """Return the number of groups to draw: the fraction k / entries of the candidate groups."""
+        """Return how many of the candidate groups to draw, so that they have about k entries.
+
+        It is k divided by the mean size of the candidate groups, rounded, and at least 1; 0 if
+        there are no candidates.
+        """
         if not candidates.count:
             return 0
         entries = int(self.sizes[candidates.bits].sum())
         return min(candidates.count, max(1, round(k * candidates.count / entries)))
 
     def best(self, score: Params, count: int, candidates: Mask) -> Mask:
-        """Return the candidate groups with the highest mean score; NaN counts as 0."""
+        """Return a mask over groups: the `count` candidates with the highest mean score.
+
+        The mean is over a group's entries; a score of NaN counts as 0.
+        """
         known = score.flat.double().nan_to_num(nan=0.0)
         total = torch.bincount(self.of, known, minlength=len(self.sizes))
         return Mask.top(Params(total / self.sizes, candidates.layout), count, candidates)
@@ -95,14 +109,20 @@ class Groups:
     def draw_entries(
         self, best: Mask, k: int, candidates: Mask, each: float, draws: NoiseStream
     ) -> Tensor:
-        """Draw as many groups as there are `best` ones; return their entries, at most k.
+        """Draw groups by the exponential mechanism; return their entries, bool `[entries]`.
 
-        One of the best groups is likelier than another candidate by a factor of e^(each / 2).
+        As many groups are drawn as there are in `best`. A group scores 1 if it is in `best` and 0
+        otherwise, so that no bound on scores is needed. In each draw a group of `best` is e^(each /
+        2) times as likely as another candidate. Drawn groups are then taken in random order; a
+        group is left out if the entries would become more than k. This is post-processing and
+        costs no privacy.
 
-        A group scores 1 if it is among the best and 0 otherwise: no scores within a bound favour
-        the best more, and no bound must be known beforehand. Drawn groups are taken in random
-        order; one that no longer fits into k is left out whole, which as post-processing costs
-        nothing.
+        Args:
+            best: the groups with the highest scores.
+            k: largest number of entries in the result.
+            candidates: the groups that may be drawn.
+            each: epsilon of one draw.
+            draws: secret random numbers of this choice.
         """
         score = Params(best.bits.double(), candidates.layout)
         got = private_top(score, best.count, candidates, 1.0, best.count * each, 0.0, draws).bits
@@ -134,10 +154,10 @@ def groups(layout: Layout, kind: Kind) -> Groups:
 
 
 def whole(k: int | Mapping[str, int]) -> int:
-    """Return the number of entries to choose in the whole network.
+    """Return k, the number of entries to choose in the whole network, if it is one number.
 
     Raises:
-        ConfigError: a number for each tensor is given instead.
+        ConfigError: `k` is a number for each tensor instead.
     """
     if isinstance(k, int):
         return k

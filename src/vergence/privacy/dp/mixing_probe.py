@@ -1,10 +1,11 @@
 """Probe of a network and its loss: does one sample of a batch change anything for the others?
 
-Clipping bounds what a sample adds to a sum of gradients only if the others' gradients do not depend
-on it. Layers that mix samples are known by their class, functions between layers
-(`h - h.mean(0)`) are not. So one sample after the other is replaced, and one left out: what the
-network gives for the others must stay, and the lengths of their gradients too. This finds mistakes.
-A network that mixes only from its hundredth batch on, or for one value in particular, passes.
+Clipping bounds what a sample adds to a sum of gradients only if the gradients of the other samples
+do not depend on it. A layer that mixes samples is known by its class, but a function between layers
+(`h - h.mean(0)`) is not. So the probe replaces one sample at a time, and leaves one out. The
+outputs for the other samples, and the norms of their gradients, must not change. The probe finds
+mistakes. A network that mixes samples only from its hundredth batch on, or only for a certain
+value, passes.
 
 Used by `engine.protections.dp_sgd`.
 """
@@ -28,14 +29,14 @@ from vergence.privacy.dp.private_step import clipped_sum
 from vergence.training.steps import rows_of
 
 FEW, MANY = 3, 64
-"""Samples of the batch whose gradients are looked at too, and of the largest one that is tried."""
+"""Samples of the small batch, whose gradients are compared too, and of the largest batch."""
 OUTLIERS = (1e3, -1e3, 0.0)
-"""Samples that take another's place: far above all others, far below, another one as it is."""
+"""Factors for the copy that replaces a sample: far above all, far below, or 0: an exact copy."""
 ROUNDING = 1e-4
-"""Relative difference between batches of unequal sizes, and of lengths of gradients."""
+"""Allowed relative difference of outputs from batches of unequal sizes, and of gradient norms."""
 GRADIENT = "in its gradient"
 CLOSED, SHIFT = 1e-3, 0.1
-"""Deviation of a parameter that may close a branch, and of what is added to it for the probe."""
+"""Largest standard deviation of a parameter that counts as constant, and that of added noise."""
 
 
 def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
@@ -44,7 +45,7 @@ def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
     DP-SGD calls it before training.
 
     Args:
-        task: gives the network, in training mode, and its loss.
+        task: the task with the network, in training mode, and its loss.
         samples: real samples of one client.
         size: size of the batches in training.
 
@@ -74,7 +75,7 @@ def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
 
 
 class MixingProbe:
-    """Runs one network on batches that differ in one sample, with the same random numbers."""
+    """Compares a network's outputs on batches that differ in one sample, at equal random seeds."""
 
     def __init__(self, task: Task, batch: Batch) -> None:
         self.task, self.output = task, None
@@ -110,7 +111,10 @@ class MixingProbe:
     def check_loss(self, batch: Batch) -> None:
         """Refuse a loss that is not a mean of per-sample losses.
 
-        A mean that is weighted, or leaves samples out, is still a mean of the samples' own losses.
+        A weighted mean, or one that leaves samples out, is accepted too.
+
+        Raises:
+            ConfigError: the loss is no mean of per-sample losses.
         """
         self._outputs(batch)
         output, samples = self.output, rows_of(batch)
@@ -131,9 +135,10 @@ class MixingProbe:
             )
 
     def _outputs(self, *batches: Batch, dropout: bool = True, seed: int = 0) -> dict[str, Tensor]:
-        """Return outputs of layers and of the network ("") for the last of some batches.
+        """Run the network on some batches; return all outputs for the last batch.
 
-        For a single batch of a few samples, the result also has the lengths of their gradients.
+        Outputs are under the names of their layers, and under "" for the whole network. For a
+        single batch of `FEW` samples, the norms of their gradients are under `GRADIENT`.
         """
         module = self.module or opened(self.task.module())
         for layer in module.modules():
@@ -187,9 +192,9 @@ class MixingProbe:
 
 
 def opened(module: nn.Module) -> nn.Module:
-    """Add noise to parameters that are constant, such as a gate of zeros; return the network.
+    """Add noise in place to parameters whose entries are nearly equal; return the network.
 
-    Otherwise a head or a gate that starts at zero would conceal mixing in earlier layers.
+    Otherwise a head or a gate that starts at zero would hide mixing in earlier layers.
     """
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -201,10 +206,11 @@ def opened(module: nn.Module) -> nn.Module:
 
 
 def replaced(batch: Batch, at: int, factor: float) -> Batch:
-    """Return a batch in which sample `at` is a copy of the next one, made an outlier by `factor`.
+    """Return a batch in which sample `at` is replaced by an outlier.
 
-    Integers, which may be indices or classes, are copied as they are; bytes of pictures are
-    inverted.
+    The outlier is made from the next sample: floating-point values become (value + 1) * `factor`,
+    and bytes of pictures are inverted. Other integers, which may be indices or classes, are copied.
+    With factor 0 the sample becomes an exact copy of the next one.
     """
     batch = {name: column.clone() for name, column in batch.items()}
     for column in batch.values():
@@ -217,7 +223,7 @@ def replaced(batch: Batch, at: int, factor: float) -> Batch:
 
 
 def same(one: Tensor, other: Tensor, rounding: float = 0.0) -> bool:
-    """Return whether tensors are equal, up to the share `rounding` of the largest entry."""
+    """Return whether two tensors are equal, up to `rounding` times the largest entry of `one`."""
     one, other = one.double().nan_to_num(), other.double().nan_to_num()
     return torch.equal(one, other) or bool((one - other).abs().max() <= rounding * one.abs().max())
 
@@ -236,9 +242,9 @@ def by_sample(output: object, samples: int) -> list[Tensor]:
 
 
 def with_second_as_first(rows: Tensor, samples: int) -> Tensor:
-    """Return a copy of the outputs in which the second sample's row replaces the first's.
+    """Return a copy of an output in which the second sample's row replaces the first row.
 
-    It is unchanged if there is not one row per sample.
+    If the output does not have one row per sample, the copy is unchanged.
     """
     rows = rows.clone()
     if rows.dim() and len(rows) == samples:
@@ -247,7 +253,7 @@ def with_second_as_first(rows: Tensor, samples: int) -> Tensor:
 
 
 def slopes(output: object, samples: int, loss: Callable[[Any], Tensor]) -> Tensor:
-    """Return the gradient of a loss with respect to a batch's outputs, one row for each sample."""
+    """Return the gradient of a loss with respect to a batch's outputs, `[samples, entries]`."""
     torch.default_generator.manual_seed(0)
 
     def leaf(part: Tensor) -> Tensor:

@@ -1,15 +1,16 @@
-"""Sums of per-sample gradients, each cut to a length, from one forward and one backward pass.
+"""Sums of clipped per-sample gradients, from one forward and one backward pass.
 
-A layer's gradient of one sample is made of what entered the layer and of the loss's gradient at its
-output, so that one backward pass over outputs alone, without a gradient of any weight, gives the
-lengths of all samples; then each layer's sum is formed once, weighted. Linear layers never hold a
-sample's gradient (ghost clipping); convolutions with few weights and many places do, as that costs
-less; any other layer is differentiated by itself.
+A layer's gradient for one sample follows from the layer's input and from the loss's gradient with
+respect to its output. So one backward pass to the layers' outputs, without gradients of weights,
+gives the norms of all samples' gradients. Then the weighted sum of gradients is computed once for
+each layer. The gradient of a single sample is not formed for layers where its norm can be computed
+more cheaply without it (ghost clipping). Layers other than linear layers and convolutions are
+differentiated for each sample.
 
-That misses a weight used beside its layer, a layer used twice, and more. So the first sum of a
-network is compared with autograd's over all parameters. Where they differ, or a layer has no rows
-of samples, every sample is passed through the network alone from then on: slower, and right
-whatever the network is made of.
+This method fails if a weight is used outside of its layer or a layer is used twice. So the first
+sums of a network are compared with those of autograd over all parameters. If they differ, or if a
+layer's output does not have one row per sample, every sample passes through the network alone from
+then on. This is slower, and correct for any network.
 
 Used by `engine.protections.dry_run`, `privacy.dp.dp_sgd_solver`, `privacy.dp.mixing_probe` and
 `privacy.dp.private_step`.
@@ -36,22 +37,23 @@ from vergence.errors import ConfigError, first_line
 
 MIXING = (nn.modules.batchnorm._BatchNorm, PersonalBatchNorm)
 FEW = 4
-"""Samples whose rows are formed at a time."""
+"""Number of samples whose rows are copied at a time."""
 Grads = dict[str, Tensor]
-"""A layer's own parameters by name."""
+"""Gradients, or other tensors, for a layer's own parameters, by name."""
 
 
 UNCOMPARED: WeakKeyDictionary[nn.Module, list[set[str]]] = WeakKeyDictionary()
-"""Network -> after each comparison the parameters whose gradients were zero in all of them."""
+"""For each network, after each comparison: parameters whose gradients were zero in all so far."""
 COMPARISONS = 50
-"""After so many batches a parameter that never had a gradient is taken for unused."""
+"""After this number of batches a parameter that never had a gradient counts as unused."""
 NOT_BY_LAYERS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-"""Compared networks: why their layers do not give gradients of samples, "" where they do."""
+"""For each compared network: why its layers do not give per-sample gradients; "" if they do."""
 FAULTS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ConfigError)
-"""Errors of layers that do not turn a row for every sample into another one."""
+"""Errors of networks whose layers do not map one row per sample to one row per sample."""
 CLOSE, FLOOR = 1e-3, 3e-6
-"""Rounding that two sums of a parameter's gradients may differ by: of their length, and of the
-lengths of all samples' gradients, for one that is all but zero (a bias before a normalisation)."""
+"""Allowed rounding error between two sums of a parameter's gradients: `CLOSE` times the norm of the
+sum, plus `FLOOR` times the sum of all samples' gradient norms. The second term is for a gradient
+that is nearly zero, such as that of a bias before a normalisation."""
 
 
 def refuse(module: nn.Module) -> None:
@@ -69,15 +71,20 @@ def refuse(module: nn.Module) -> None:
 
 
 class LayerRows:
-    """Per-sample gradients of a layer that multiplies rows `[B, T, i]` by its weights.
+    """Per-sample gradients of a linear layer or convolution, for B samples.
 
-    `back` `[B, T, o]` is the gradient of the loss by the layer's outputs.
+    The layer multiplies T rows of i inputs per sample by its weights. For a convolution, T is the
+    number of output positions, and a row is one input window (taps times channels). A sample's
+    gradient is the sum of T outer products. Its norm takes T^2 (i + o) multiplications without the
+    gradient, or T i o with it; the cheaper computation is used.
 
-    A sample's gradient is the sum over T of outer products. Its length takes T^2 (i + o) products
-    without forming the gradient and T i o with it; the cheaper way is used. Rows may be a view that
-    repeats values; only parts that fit the cache are copied from it. For a convolution, i covers
-    channels and taps, and rows are `[B, T..., taps, channels]`, or `[B, channels, taps, T...]` if
-    channels do not come last.
+    Args:
+        biased: whether the layer has a bias.
+        rows: inputs `[B, T, i]`; for a convolution `[B, T..., taps, channels]`, or
+            `[B, channels, taps, T...]` if `last` is false. It may be a view that repeats values; it
+            is copied in pieces that fit the cache.
+        back: gradient of the loss with respect to the layer's outputs `[B, T, o]`.
+        last: whether channels are the last dimension of `rows`.
     """
 
     def __init__(self, biased: bool, rows: Tensor, back: Tensor, last: bool = True) -> None:
@@ -125,7 +132,11 @@ class LayerRows:
 
 @dataclass
 class WholeLayer:
-    """Per-sample gradients of a layer of any kind, `[B, ...]` for each parameter."""
+    """Per-sample gradients of any layer, for B samples.
+
+    Attributes:
+        each: gradients `[B, ...]` of each parameter, by name.
+    """
 
     each: Grads
 
@@ -140,10 +151,9 @@ class WholeLayer:
 
 
 class Clipper:
-    """Sums the per-sample gradients of one network, each clipped to `clip` over all parameters.
+    """Sums the per-sample gradients of a network; each is clipped to `clip` over all parameters.
 
-    The network keeps its own `forward` and parameters; forward hooks observe it until the `with`
-    block ends.
+    Forward hooks record the inputs and outputs of layers until the `with` block ends.
 
     Raises:
         ConfigError: a layer mixes samples.
@@ -168,17 +178,16 @@ class Clipper:
         into: Mapping[str, Tensor],
         alone: Callable[[int], Tensor] | None = None,
     ) -> None:
-        """Write the sum of clipped gradients of `[batch]` losses, one per sample.
+        """Write the sum of the clipped gradients of losses into the tensors `into`.
 
-        A gradient that is not finite, or whose length is not finite, counts as zero: a sum that one
-        sample turns into NaN would reveal that sample.
-
-        Call this method once after every forward pass; an empty batch needs no call.
+        A gradient whose norm is not finite counts as zero: a sum that one sample turns into NaN
+        would reveal that sample. Call this method once after every forward pass; an empty batch
+        needs no call.
 
         Args:
-            losses: losses, each a function of one sample alone.
+            losses: losses `[batch]`; each depends on one sample alone.
             into: tensors to overwrite, by the names of trainable parameters and with their shapes.
-            alone: returns the loss of one sample of the batch, from a separate forward pass.
+            alone: returns the loss of the sample with this index, from a separate forward pass.
 
         Raises:
             ConfigError: the layers do not give per-sample gradients, and `alone` is missing.
@@ -203,7 +212,11 @@ class Clipper:
         into: Mapping[str, Tensor],
         caught: Mapping[nn.Module, tuple[tuple[Tensor, ...], Tensor, int]],
     ) -> str:
-        """Write the sum from what the hooks recorded; return why that is impossible, or ""."""
+        """Write the sum of clipped gradients, computed from the recorded inputs and outputs.
+
+        Return "", or why the layers do not give per-sample gradients. `caught` holds inputs, output
+        and the output's version counter of each layer.
+        """
         first, outputs = self.module not in NOT_BY_LAYERS, [out for _, out, _ in caught.values()]
         whole = losses.sum()
         try:
@@ -257,7 +270,10 @@ class Clipper:
     def _differing_parameter(
         self, whole: Tensor, parts: Mapping[nn.Module, LayerRows | WholeLayer]
     ) -> str:
-        """Compare the unclipped sum with autograd's; return what differs, or "" if nothing does."""
+        """Compare the unclipped sum of gradients with autograd's gradient of the summed loss.
+
+        Return a message that names the first parameter for which they differ, or "".
+        """
         named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         sums = {name: torch.empty_like(p) for name, p in named.items()}
         self._total(parts, torch.ones_like(self.norms), sums)
@@ -278,7 +294,7 @@ class Clipper:
     def _one_by_one(
         self, samples: int, into: Mapping[str, Tensor], alone: Callable[[int], Tensor]
     ) -> None:
-        """Write the sum from a separate forward and backward pass of every sample."""
+        """Write the sum of clipped gradients, from separate passes of every sample."""
         named, lengths = dict(self.module.named_parameters()), []
         tensors = [named[name] for name in into]
         for gradient in into.values():
@@ -293,7 +309,7 @@ class Clipper:
         self.norms = torch.stack(lengths)
 
     def __enter__(self) -> Clipper:
-        """Return the clipper, whose hooks are in place since it was made."""
+        """Return the clipper; its constructor has registered the hooks."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -369,15 +385,16 @@ def lengths(parts: Iterable[LayerRows | WholeLayer]) -> Tensor:
 
 
 def blank(rows: Tensor, odd: Tensor) -> Tensor:
-    """Return rows `[B, ...]` with zeros for the samples `odd`, which may hold NaN or infinity."""
+    """Return rows `[B, ...]` with zeros for the samples where the mask `odd` `[B]` is true."""
     return rows.masked_fill(odd.view(-1, *[1] * (rows.dim() - 1)), 0)
 
 
 def _windows(layer: nn.Conv2d, images: Tensor) -> tuple[Tensor, bool]:
-    """Return the input window of each output of a convolution, and whether channels come last.
+    """Return the input windows of a convolution, and whether channels are the last dimension.
 
-    The windows `[B, T, i]` are a view. Later they are copied by rows of windows if channels come
-    last, else by rows of outputs; the order with the longer rows is taken.
+    Windows are a view `[B, T..., taps, channels]` if channels are last, else
+    `[B, channels, taps, T...]`, where T are the output's height and width. The order with the
+    longer contiguous rows is taken, since the view is copied later.
     """
     # torch's own field knows the padding of "same", which may be uneven.
     images = functional.pad(images, layer._reversed_padding_repeated_twice)
@@ -391,7 +408,13 @@ def _windows(layer: nn.Conv2d, images: Tensor) -> tuple[Tensor, bool]:
 
 
 def _sample_gradients(layer: nn.Module, inputs: tuple[Tensor, ...], back: Tensor) -> Grads:
-    """Differentiate a layer with respect to its own parameters, sample by sample."""
+    """Return the per-sample gradients `[B, ...]` of a layer's own parameters, by name.
+
+    Args:
+        layer: the layer.
+        inputs: the layer's inputs, each `[B, ...]`.
+        back: gradient of the loss with respect to the layer's output, `[B, ...]`.
+    """
     own = {name: p.detach() for name, p in trainable(layer).items()}
 
     def of_sample(back: Tensor, *inputs: Tensor) -> Grads:

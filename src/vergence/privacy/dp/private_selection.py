@@ -1,9 +1,9 @@
 """Private selection of clients' masks in a run: keyed noise, and a log of choices and spending.
 
-A choice is identified by facts that the server knows: the turn, the number of entries, and which
-are candidates. It is not identified by the scores: if noise or cost depended on them, a server that
-asks twice could tell whether they are the same. So a turn chooses once; asked again, with whatever
-model, the client answers with the same mask.
+A choice is identified by facts that the server knows: the client's turn (its work in one round),
+the number of entries, and the candidates. It is not identified by the scores: if noise or cost
+depended on scores, a server that asks twice could tell whether the scores are the same. So a client
+chooses once in a turn. If it is asked again, with any model, it answers with the same mask.
 
 Used by `engine.protections.private_masks`.
 """
@@ -29,7 +29,14 @@ from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
 class PrivateMaskSelector:
     """Chooses the masks of a run's clients under their privacy budgets.
 
-    Secret, logs and masks lie in the folder of states; none of them is part of a checkpoint.
+    The secret key, the logs and the masks are files in the folder of states. No checkpoint contains
+    them.
+
+    Args:
+        policy: budget of each client.
+        each: epsilon of one draw.
+        state: the folder of states.
+        seed: seed of the run.
     """
 
     def __init__(self, policy: MaskBudget, each: float, state: Path, seed: int) -> None:
@@ -38,7 +45,7 @@ class PrivateMaskSelector:
         self.secret = secret_in(self.folder).child("mask", seed)
 
     def at(self, site: ClientContext) -> ClientContext:
-        """Return a client's context in which masks are chosen under its budget."""
+        """Return a copy of a client's context whose `choose` selects masks under the budget."""
         return replace(site, choose=partial(self._choose, site.id, site.rng))
 
     def _choose(
@@ -75,10 +82,13 @@ class PrivateMaskSelector:
 
 
 def spent(entries: Sequence[Release], policy: MaskBudget) -> float:
-    """Return epsilon of the choices in a release log."""
+    """Return epsilon of all choices in a release log, at the policy's delta."""
     return policy.epsilon_of((entry.noise, entry.steps) for entry in entries)
 
 
 def book_of(seed: int, client: str) -> str:
-    """Return the name of a client's log; `noise` is epsilon of each of a line's `steps` draws."""
+    """Return the file name of a client's log of mask choices.
+
+    In each line `steps` is the number of draws, and `noise` the epsilon of one draw.
+    """
     return f"seed{seed}.mask.{client}.csv"

@@ -26,15 +26,16 @@ from vergence.training.steps import rows_of
 
 @dataclass(frozen=True)
 class PrivateGradients:
-    """Computes the batch's clipped gradients plus noise, over the expected batch size.
+    """Computes a private gradient: the sum of a batch's clipped gradients, plus noise.
 
-    The gradient with respect to the input is that of the mean loss, without noise, as only the
-    owner of the batch receives it.
+    The noisy sum is divided by the expected batch size. The gradient with respect to the input is
+    that of the mean loss, without noise: only the owner of the batch receives it.
 
     Attributes:
-        clip: largest L2 norm of one sample's gradient in this piece.
+        clip: largest L2 norm of one sample's gradient over the parameters of this part of the
+            network.
         deviation: standard deviation of the noise on every entry of the sum.
-        expected: mean number of samples in a batch.
+        expected: expected number of samples in a batch.
         key: key of the noise, for this step alone.
 
     Source: Abadi et al., "Deep learning with differential privacy", CCS 2016, Algorithm 1.
@@ -48,7 +49,11 @@ class PrivateGradients:
     def __call__(
         self, task: Task, module: nn.Module, batch: Batch, wrt: str | None
     ) -> tuple[Params, Tensor | None]:
-        """Return the private gradient, and that of the mean loss for the column `wrt`."""
+        """Return the private gradient of the parameters, and a gradient for the batch's input.
+
+        The second gradient is that of the mean loss with respect to the column `wrt` of the batch;
+        it is None if `wrt` is None.
+        """
         total = Params.of(module) * 0.0
         pull = None if wrt is None else torch.zeros_like(batch[wrt])
         if rows_of(batch):
@@ -61,14 +66,17 @@ class PrivateGradients:
 def clipped_sum(
     clipper: Clipper, task: Task, batch: Batch, into: Mapping[str, Tensor], wrt: str | None = None
 ) -> Tensor | None:
-    """Write the sum of a batch's clipped gradients; return the mean loss's gradient for `wrt`.
+    """Write the sum of a batch's clipped gradients into the tensors `into`.
+
+    Return the gradient of the mean loss with respect to the column `wrt`, without noise or
+    clipping; None if `wrt` is None.
 
     Args:
         clipper: the clipper of the task's network.
-        task: task that gives the losses, one per sample.
+        task: task that computes the losses, one per sample.
         batch: one sample or more.
         into: tensors to overwrite, by the names of trainable parameters.
-        wrt: a column of the batch, or none.
+        wrt: name of a column of the batch, or None.
     """
     samples, pull = rows_of(batch), None
 

@@ -1,8 +1,9 @@
-"""Tree aggregation (DP-FTRL): noise on sums over rounds, for people who come when they like.
+"""Tree aggregation (DP-FTRL): noise on sums over rounds, without sampling of people.
 
-The sum of all rounds so far is made of few nodes: rounds 1 to 6 are 1 to 4 and 5 to 6. Every node
-has its own noise, and the sum up to a round has that of its nodes, however many rounds it is of.
-No draw of people is assumed: what counts is in how many rounds one person may be.
+The sum of all rounds so far is a sum of few nodes of a binary tree: rounds 1 to 6 are the nodes 1
+to 4 and 5 to 6. Every node has its own noise. The sum up to a round has the noise of its nodes
+only, however many rounds it contains. People need not be sampled: the guarantee depends on the
+number of rounds that one person may take part in.
 
 Used by `engine.protections.user_level` and `privacy.config`.
 
@@ -20,7 +21,7 @@ Node = tuple[int, int]
 
 
 def nodes(rounds: int, restart: int = 0) -> list[Node]:
-    """Return the nodes that add up to `rounds` rounds.
+    """Return the nodes whose sum is the sum over the first `rounds` rounds.
 
     A new tree begins every `restart` rounds; with 0, one tree has all rounds.
     """
@@ -34,17 +35,22 @@ def nodes(rounds: int, restart: int = 0) -> list[Node]:
 
 
 def steps(before: int, now: int, restart: int = 0) -> list[tuple[int, Node]]:
-    """Return the nodes whose noise is added (1) or removed (-1) between two sums over rounds."""
+    """Return the changes of noise between the sums over `before` and over `now` rounds.
+
+    A change is a sign and a node: the node's noise is added (1) or removed (-1).
+    """
     old, new = nodes(before, restart), nodes(now, restart)
     coming = [(1, node) for node in new if node not in old]
     return coming + [(-1, node) for node in old if node not in new]
 
 
 def squared(rounds: int, turns: int, restart: int = 0) -> int:
-    """Return the largest sum of squares that one person can add to all nodes, in clip bounds.
+    """Return the squared sensitivity of a tree over `rounds` rounds to one person.
 
-    The person is in at most `turns` rounds, in the worst position. With noise z in every node, the
-    mechanism is Gaussian with mu = sqrt(squared) / z.
+    It is the largest sum, over all nodes, of the squared norms that a person adds to them, in units
+    of the squared clip bound. The person takes part in at most `turns` rounds, at the worst
+    positions. A new tree begins every `restart` rounds, or never if it is 0. With noise z (in clip
+    bounds) in every node, the mechanism is Gaussian with mu = sqrt(squared) / z.
     """
     best = (0,)
     for _, size in nodes(rounds, restart):
@@ -54,9 +60,11 @@ def squared(rounds: int, turns: int, restart: int = 0) -> int:
 
 @lru_cache
 def _complete(height: int, turns: int, alone: bool = True) -> tuple[int, ...]:
-    """Return a person's largest sum of squares in a tree of 2^height rounds, by turns.
+    """Return a person's largest sums of squares in a full tree of 2^height rounds.
 
-    A right half never occurs `alone` in a sum: once it is full, its parent replaces it.
+    Entry n is for n rounds in which the person takes part, from 0 to at most `turns`. The root
+    counts only if it occurs `alone` in a sum over rounds. The right half of a node never does: once
+    it is full, the node replaces it.
     """
     below = (0, 0)
     if height:

@@ -1,10 +1,11 @@
 """User-level differential privacy: a person's whole update is bounded, and the sum gets noise.
 
-Every reply is shortened to the norm `clip`, over all its trees together, and counts once, whatever
-weights the method wanted. It is put on a grid of integers, and the sum of all gets discrete
-Gaussian noise of `noise` * `clip`: drawn by whoever adds up, or in shares by the clients, so that
-nobody ever sees the sum without noise. The server divides by the number of people it expected,
-which is public, not by those who came.
+Every reply is clipped to the norm `clip` over all its trees together, and counts with weight 1,
+whatever weights the method wanted. It is rounded to a grid of integers. The sum of all replies gets
+discrete Gaussian noise of standard deviation `noise` * `clip`. Either the aggregator draws this
+noise, or each client draws a share of it, so that nobody ever sees the sum without noise. The
+server divides by the number of people it expected, which is public, and so not by the number of
+replies.
 
 Used by `engine.protections.user_level`, `engine.secure_sums` and `privacy.config`.
 
@@ -36,9 +37,9 @@ from vergence.privacy.dp.discrete_gaussian import Integers, discrete_gaussian
 from vergence.privacy.keyed_noise import NoiseKey
 
 SAME = 1e-12
-"""Log ratio of chances up to which two distributions are the same for any purpose."""
+"""Largest log ratio of probabilities at which two distributions count as equal."""
 WHOLE = {torch.float32: 2**24, torch.float64: 2**53}
-"""Up to here every integer is a number of this type, and so is every sum."""
+"""For each type: up to this size all integers, and so all sums of integers, are exact."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,12 @@ class UserLevel(NamedOptions, label="user_level"):
     Args:
         clip: C, the largest L2 norm of one person's update, over all trees.
         noise: z; the noise on the sum has standard deviation z C.
-        bits: a grid of at least 2^(bits - 1) steps per C; sums of 2^(24 - bits) people are exact in
-            float32.
+        bits: bits of the grid: the range from 0 to C has between 2^(bits - 1) and 2^bits steps. In
+            float32, sums of up to 2^(24 - bits) people are exact.
         shares: number of clients that each add a share of the noise; 1: the aggregator adds all of
-            it.
-        people: largest number of people whose bounded updates one reply adds up (those of a lab).
+            the noise.
+        people: largest number of people whose bounded updates one reply adds up; 1 unless a reply
+            is a lab's.
     """
 
     clip: Annotated[float, Gt(0)]
@@ -63,12 +65,12 @@ class UserLevel(NamedOptions, label="user_level"):
 
     @property
     def step(self) -> float:
-        """Width of the grid: a power of two, so that multiples of it are exact."""
+        """Step of the grid: a power of two, so that its multiples are exact in floating point."""
         return 2.0 ** (math.ceil(math.log2(self.clip)) - self.bits)
 
     @property
     def reach(self) -> float:
-        """Size that an entry with noise never reaches: 16 standard deviations above the bound."""
+        """Upper limit for an entry with noise: 16 standard deviations above the bound."""
         return self.clip * (self.people + 16 * self.noise)
 
     @property
@@ -77,10 +79,14 @@ class UserLevel(NamedOptions, label="user_level"):
         return (Fraction(self.noise) * Fraction(self.clip) / Fraction(self.step)) ** 2
 
     def bounded(self, answer: Reply, among: int = 1) -> Reply:
-        """Return a reply of norm at most `clip / among`, on the grid; it counts once in each tree.
+        """Return a reply of norm at most `clip / among`, rounded towards zero to the grid.
 
-        Entries of weight 0 stay erased; which they are does not travel. Replies of so many people
-        that are bounded `among` them add up to one of norm at most `clip`.
+        Each tree of the reply has weight 1. Entries of weight 0 become 0, and the reply does not
+        say which entries these are.
+
+        Args:
+            answer: one person's reply.
+            among: number of people whose replies together have norm at most `clip`.
         """
         updates = {
             name: weighted_entries(answer.weight_of(name), update.layout).keep(update)
@@ -97,7 +103,9 @@ class UserLevel(NamedOptions, label="user_level"):
         return Reply(trees, 1.0, answer.metrics)
 
     def integers(self, update: Tensor) -> Integers:
-        """Return a tree of a bounded reply, or of a sum of replies, as integers for secure sums.
+        """Return a tree's entries as integers: multiples of the grid's step, int64 `[entries]`.
+
+        The tree is one of a bounded reply or of a sum of bounded replies.
 
         Raises:
             ConfigError: the tree is not on the grid.
@@ -108,9 +116,10 @@ class UserLevel(NamedOptions, label="user_level"):
         return steps.to(torch.int64).numpy()
 
     def share(self, count: int, secret: NoiseKey) -> Integers:
-        """Return one client's share of the noise on a tree of `count` entries.
+        """Return one client's share of the noise on a tree, int64 `[count]`, in grid steps.
 
-        For one entry, the sum of `shares` such numbers is within `gap` of the discrete Gaussian.
+        For each entry, the distribution of the sum of all `shares` shares is within `gap` of the
+        discrete Gaussian.
         """
         return discrete_gaussian(self.variance / self.shares, count, secret.draws())
 
@@ -134,18 +143,18 @@ class UserLevel(NamedOptions, label="user_level"):
         less: Sequence[NoiseKey] = (),
         most: int = 0,
     ) -> Aggregate:
-        """Return a sum of bounded replies with noise, as the mean over `expected` people.
+        """Add noise to a sum of bounded replies; return it as the mean over `expected` people.
 
-        Metrics, which no noise protects, are dropped.
+        Metrics are dropped, as no noise protects them.
 
         Args:
             whole: the sum of replies that `bounded` made.
-            expected: number of people whom a round asks, or its mean if they are drawn; it is
-                public and does not depend on who answers.
-            secrets: secrets of this run, round and request; equal secrets draw equal noise, and the
-                noise of several secrets adds up.
-            less: secrets of the noise to subtract because an earlier sum already contains it.
-            most: largest number of people in the sum, if replies add up several.
+            expected: number of people whom a round asks, or the mean of this number if people are
+                sampled; it is public and does not depend on who answers.
+            secrets: keys of the noise for this run, round and request; equal keys give equal noise,
+                and the noise of several keys adds up.
+            less: keys of noise that is subtracted, because an earlier sum already contains it.
+            most: largest number of people in the sum, if a reply adds up several people.
 
         Raises:
             ConfigError: the number of people does not fit the grid, or the noise is drawn in
@@ -164,14 +173,14 @@ class UserLevel(NamedOptions, label="user_level"):
         return self.divided(totals, expected)
 
     def divided(self, totals: Mapping[str, Params], expected: float) -> Aggregate:
-        """Return noisy sums as the mean over `expected` people.
+        """Return noisy sums as an aggregate whose weights and count are `expected` people.
 
-        The number of people who answered is not used: it would show a person's absence.
+        The number of people who answered is not used: it would reveal that a person is absent.
         """
         return Aggregate(dict(totals), dict.fromkeys(totals, float(expected)), round(expected), {})
 
     def unbounded(self, trees: Mapping[str, Params]) -> bool:
-        """True if a remote reply is longer than `people * clip`, or off the grid."""
+        """Return whether a reply's norm is above `people * clip`, or an entry is off the grid."""
         flats = [tree.flat.double() for tree in trees.values()]
         norm = math.sqrt(sum(float(flat.square().sum()) for flat in flats))
         steps = [flat / self.step for flat in flats]
@@ -192,11 +201,15 @@ class UserLevel(NamedOptions, label="user_level"):
 
 
 def gap(variance: Fraction, shares: int) -> float:
-    """Bound on the log ratio of probabilities between a sum of discrete Gaussians and a single one.
+    """Bound the log ratio of probabilities of a sum of discrete Gaussians and a single one.
 
-    The bound is negligible once the variance per share is a few steps.
+    The bound is negligible if the variance of a share is at least a few squared steps.
 
-    Source: Kairouz et al., ICML 2021, Theorem 1 (tau), where each share has this variance.
+    Args:
+        variance: variance of each share, in squared steps of the grid.
+        shares: number of shares in the sum.
+
+    Source: Kairouz et al., ICML 2021, Theorem 1 (tau).
     """
     each = 2 * math.pi**2 * float(variance)
     return 10 * float(np.sum([math.exp(-each * k / (k + 1)) for k in range(1, shares)]))

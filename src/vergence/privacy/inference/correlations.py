@@ -1,9 +1,10 @@
 """Correlated randomness of one private prediction, dealt by the owner of the network.
 
-Every record below is used for one image and no other. The same code runs on the dealer, who draws
-the shares of all parties and so knows the secrets, and on a party, who has its own share. Uniform
-values come from each party's seed. Values that depend on them come from the seeds of all parties
-but the first, who gets the remainder as a correction.
+Correlated randomness is random numbers and values computed from them, of which each party has a
+share. It is used for one image only. The same code runs on the dealer, who draws the shares of all
+parties and so knows the secrets, and on a party, who has only its own share. A party's shares of
+random numbers come from its seed. Its shares of values computed from them come from its seed too,
+except for the first party: its shares are what is left of the secret, and the dealer sends them.
 
 Used by `deployment.private_inference.party`, `deployment.private_inference.party_seed`,
 `deployment.private_inference.sharing` and `privacy.inference.shared_network`.
@@ -43,19 +44,25 @@ DIGEST = hashlib.sha256().digest_size
 
 
 class CorrelationSource(Protocol):
-    """Origin of correlated randomness: the dealer, or a party's own shares."""
+    """Source of correlated randomness: the dealer, or one party's shares."""
 
     def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
-        """Return uniform words or bits: the secret for the dealer, a share for a party."""
+        """Return uniformly random words or packed bits of this shape and dtype.
+
+        The dealer returns the secret, and a party returns its share of the secret.
+        """
         ...
 
     def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
-        """Return words or bits computed from earlier secrets; only the dealer calls `value`."""
+        """Return words or packed bits that are computed from earlier secrets by `value`.
+
+        The dealer calls `value` and returns the secret. A party returns its share of the secret.
+        """
         ...
 
 
 def next_seed(seed: bytes) -> bytes:
-    """Return the seed of the next image, from which this seed cannot be computed."""
+    """Return the seed for the next image; this seed cannot be computed from it."""
     return derived(seed, b"", "private prediction, next image")
 
 
@@ -73,13 +80,15 @@ class SeededDraws:
         self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
 
     def draw(self, shape: Shape, kind: np.dtype) -> Shares:
-        """Return the next uniform words or bytes."""
+        """Return the next uniformly random words or bytes of this shape and dtype."""
         size = int(np.prod(shape)) * kind.itemsize
         return np.frombuffer(self._cipher.update(bytes(size)), kind).reshape(shape)
 
 
 class Dealer:
-    """Deals for one image: draws for all parties, and collects the first party's corrections.
+    """Deals correlated randomness for one image: it draws the shares of all parties.
+
+    It collects the first party's shares of dependent values, which follow from the other shares.
 
     Args:
         seeds: the seed of each party, in order.
@@ -91,18 +100,18 @@ class Dealer:
         self._corrections: list[bytes] = []
 
     def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
-        """Return the secret that the parties' next draws add up to."""
+        """Return the next random secret: the parties' next random shares, combined."""
         return combined([each.draw(shape, kind) for each in self._draws])
 
     def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
-        """Deal a secret, and return it."""
+        """Return the secret that `value` computes, and store the first party's share of it."""
         secret = value()
         others = [each.draw(shape, kind) for each in self._draws[1:]]
         self._corrections.append(difference(secret, others).tobytes())
         return secret
 
     def corrections(self) -> bytes:
-        """Return the first party's file for this image, preceded by its SHA-256."""
+        """Return the first party's shares for this image as bytes, after their SHA-256."""
         whole = b"".join(self._corrections)
         return hashlib.sha256(whole).digest() + whole
 
@@ -113,10 +122,10 @@ class Holder:
     Args:
         seed: this party's seed.
         unit: number of the image.
-        corrections: the first party's file; None for other parties.
+        corrections: what `Dealer.corrections` returned, for the first party; None for the others.
 
     Raises:
-        StateError: the file is damaged.
+        StateError: `corrections` is damaged.
     """
 
     def __init__(self, seed: bytes, unit: int, corrections: bytes | None) -> None:
@@ -130,14 +139,16 @@ class Holder:
             self._rest = memoryview(corrections)[DIGEST:]
 
     def uniform(self, shape: Shape, kind: np.dtype) -> Shares:
-        """Return this party's next draw."""
+        """Return this party's share of the next random secret."""
         return self._draws.draw(shape, kind)
 
     def dependent(self, shape: Shape, kind: np.dtype, value: Callable[[], Shares]) -> Shares:
-        """Return this party's share of what the dealer alone can compute.
+        """Return this party's share of a secret that only the dealer can compute.
+
+        `value` is not called.
 
         Raises:
-            StateError: the first party's file is too short.
+            StateError: the first party's shares end too early.
         """
         # Only the dealer knows the secrets that `value` needs.
         del value
@@ -150,10 +161,10 @@ class Holder:
         return np.frombuffer(part, kind).reshape(shape)
 
     def end(self) -> None:
-        """Check that all material was used.
+        """Check that all shares of this image were used.
 
         Raises:
-            StateError: the first party's file is too long.
+            StateError: the first party has shares that are left over.
         """
         if self._rest:
             raise StateError("material is too long: it was dealt for another network")
@@ -161,7 +172,12 @@ class Holder:
 
 @dataclass(frozen=True)
 class LinearMask:
-    """Mask of a linear layer's input `[1, ...]`, and the layer's output for it without bias."""
+    """Random mask for a linear layer's input.
+
+    Attributes:
+        mask: the mask, of the shape of one input `[1, ...]`.
+        product: the layer's output for the mask, without bias, `[1, ...]`.
+    """
 
     mask: Words
     product: Words
@@ -169,7 +185,13 @@ class LinearMask:
 
 @dataclass(frozen=True)
 class TruncationMask:
-    """Mask r for truncation, r without its top bit and shifted, and that bit as a word."""
+    """Random mask for the truncation of numbers; all fields have their shape `[1, ...]`.
+
+    Attributes:
+        mask: the mask r.
+        shifted: r without its top bit, shifted right by `FRACTION` bits.
+        top: the top bit of r, as a word.
+    """
 
     mask: Words
     shifted: Words
@@ -178,7 +200,7 @@ class TruncationMask:
 
 @dataclass(frozen=True)
 class BitProducts:
-    """Bits a, b and c, and the products a b and a c, all `[1, rows, m / 8]`."""
+    """Random bits a, b and c, and the products a b and a c, packed, each `[1, rows, m / 8]`."""
 
     a: Packed
     b: Packed
@@ -189,15 +211,16 @@ class BitProducts:
 
 @dataclass(frozen=True)
 class ComparisonMask:
-    """Masks for comparing m numbers with 0, and multiplying each by its result, as ReLU does.
+    """Random masks for m ReLUs: for the signs of m numbers, and the products of number and sign.
 
     Attributes:
-        mask: r `[1, m]`.
-        digits: bits of r `[1, 64, m / 8]`.
-        levels: levels of the tree that compares 64 digits.
-        flip: a random bit for each comparison `[1, m / 8]`; `flip_word` `[1, m]` holds the bits as
-            words.
-        factor: random u `[1, m]`; `flip_factor` is flip * u.
+        mask: random numbers r, `[1, m]`, added to the numbers before they are opened.
+        digits: bits of r, packed, `[1, 64, m / 8]`.
+        levels: random bits and products for each level of the tree that compares 64 digits.
+        flip: random bits that hide the signs, packed, `[1, m / 8]`.
+        flip_word: the bits of `flip` as words, `[1, m]`.
+        factor: random numbers u that hide the numbers in the product, `[1, m]`.
+        flip_factor: the products of `flip_word` and `factor`, `[1, m]`.
     """
 
     mask: Words
@@ -216,13 +239,20 @@ R = TypeVar("R", LinearMask, TruncationMask, ComparisonMask, BitProducts)
 def linear_mask(
     source: CorrelationSource, inputs: Shape, outputs: Shape, apply: Callable[[Words], Words]
 ) -> LinearMask:
-    """Return the mask of a linear layer with these shapes; `apply` is the layer without bias."""
+    """Return the mask of a linear layer or convolution.
+
+    Args:
+        source: the dealer, or one party's shares.
+        inputs: shape of the layer's input for one image.
+        outputs: shape of the layer's output for one image.
+        apply: the layer without its bias.
+    """
     mask = source.uniform((1, *inputs), WORD)
     return LinearMask(mask, source.dependent((1, *outputs), WORD, lambda: apply(mask)))
 
 
 def truncation_mask(source: CorrelationSource, shape: Shape) -> TruncationMask:
-    """Return the mask of numbers to be truncated."""
+    """Return the mask for the truncation of an array of this shape."""
     shape = (1, *shape)
     mask = source.uniform(shape, WORD)
     low = np.uint64((1 << BITS - 1) - 1)
@@ -261,7 +291,7 @@ def _bit_products(source: CorrelationSource, shape: Shape) -> BitProducts:
 
 
 def stacked(records: Sequence[R]) -> R:
-    """Join the records of several images into one."""
+    """Join the masks for several images into one record, along dimension 0."""
     first = records[0]
     columns: dict[str, Any] = {}
     for name in (field.name for field in fields(first)):

@@ -24,12 +24,12 @@ class Layer:
     """One layer of a network.
 
     Attributes:
-        name: name of the stage.
-        kind: conv (stride 1, no padding), pool (largest of 2 x 2), dense, or product (of two
-            arrays, for tests of the arithmetic).
-        relu: whether a dense layer's negative outputs become 0.
-        takes_side_inputs: whether the side inputs (head pose) join a dense layer's inputs.
-        products: number of products of two secrets, per image.
+        name: name of the layer's stage in the network.
+        kind: `conv` (stride 1, no padding), `pool` (2 x 2 max pooling), `dense` (a linear layer),
+            or `product` (of two arrays, for tests of the arithmetic).
+        relu: whether a ReLU follows a dense layer.
+        takes_side_inputs: whether a dense layer's inputs include the side inputs (head pose).
+        products: number of multiplications of two secrets for one image.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class NetworkParts:
-    """Parts of a network that the computing parties are given.
+    """A network's layers and parameters, for private inference.
 
     Attributes:
         layers: the layers, in order.
-        arrays: parameters by name, float32, in torch's own order; for a pruned dense layer, the
-            kept weights `[outputs, kept]` alone.
+        arrays: parameters by name, float32, with torch's shapes; for a pruned dense layer only the
+            kept weights, `[outputs, kept]`.
         columns: for each pruned dense layer, the index of the input that each kept weight
-            multiplies. These indices are public to all parties.
+            multiplies, `[outputs, kept]`. All parties know these indices.
     """
 
     layers: tuple[Layer, ...]
@@ -58,12 +58,12 @@ class NetworkParts:
 
     @property
     def products(self) -> int:
-        """Number of products of two secrets per image, each of which would take a scalar triple."""
+        """Number of multiplications of two secrets for one image, over all layers."""
         return sum(layer.products for layer in self.layers)
 
     @property
     def takes_side_inputs(self) -> bool:
-        """True if a layer reads the values beside the image."""
+        """True if a layer reads the side inputs (head pose) besides the image."""
         return any(layer.takes_side_inputs for layer in self.layers)
 
 
@@ -74,16 +74,17 @@ def parts(
     after: str = "",
     columns: Mapping[str, NDArray[np.integer]] | None = None,
 ) -> NetworkParts:
-    """Return the layers of a network, or of its tail.
+    """Return the layers and parameters of a network, or of its last stages.
 
-    Only the modules of its stages are read. The caller checks that a network does nothing else, by
-    comparing with its plain predictions.
+    Only the modules of its stages are read. The network's `forward` may do something else; the
+    caller must compare the results with the network's own predictions.
 
     Args:
-        network: a row of convolutions, poolings and linear layers.
+        network: a sequence of convolutions, poolings and linear layers.
         image: one image `[1, C, H, W]`.
-        after: the tail begins after this stage; none: the whole network.
-        columns: for each pruned linear layer, by stage, the inputs that each output keeps.
+        after: name of a stage; only the stages after it are returned. "": all stages.
+        columns: for each pruned linear layer, by the name of its stage, the index of the input that
+            each kept weight multiplies, `[outputs, kept]`.
 
     Raises:
         ConfigError: a stage holds another kind of module, or there is no such stage.

@@ -1,4 +1,4 @@
-"""Fixed-point numbers as integers modulo 2^64, and shares and bits of them.
+"""Fixed-point numbers as integers modulo 2^64 (words), and their shares and bits.
 
 Used by `deployment.private_inference.agreement`, `deployment.private_inference.client`,
 `deployment.private_inference.party`, `deployment.private_inference.sharing`,
@@ -15,19 +15,24 @@ from numpy.typing import NDArray
 from vergence.errors import ConfigError
 
 FRACTION = 20
-"""Bits after the point. A product has twice as many until it is truncated."""
+"""Bits after the binary point. A product has twice as many until it is truncated."""
 LIMIT = 2.0 ** (62 - 2 * FRACTION)
 """Numbers, and sums of products before they are truncated, must be smaller than this."""
 BITS = 64
 Words = NDArray[np.uint64]
 Packed = NDArray[np.uint8]
-"""Eight bits a byte."""
+"""Bits, packed eight to a byte."""
 Shares = NDArray[np.unsignedinteger]
-"""Words add up to a secret modulo 2^64; packed bits give it by exclusive or."""
+"""Shares of a secret: words, whose sum modulo 2^64 is the secret; or packed bits, whose exclusive
+or is the secret."""
 
 
 def encode(values: NDArray[np.floating], steps: int = 1) -> Words:
-    """Return numbers as rounded words; `steps=2` uses the fraction of a product.
+    """Return numbers as words: fixed-point integers modulo 2^64, rounded.
+
+    Args:
+        values: the numbers.
+        steps: 1: `FRACTION` bits after the binary point; 2: twice as many, as a product has.
 
     Raises:
         ConfigError: a number is too large or not finite; nothing is clipped.
@@ -42,7 +47,7 @@ def encode(values: NDArray[np.floating], steps: int = 1) -> Words:
 
 
 def decode(words: Words) -> NDArray[np.float64]:
-    """Return the numbers that words stand for."""
+    """Return the numbers that words with `FRACTION` bits after the binary point stand for."""
     return words.view(np.int64).astype(np.float64) * 2.0**-FRACTION
 
 
@@ -53,7 +58,7 @@ def combined(shares: Sequence[Shares]) -> Shares:
 
 
 def difference(secret: Shares, others: Sequence[Shares]) -> Shares:
-    """Return the last share of a secret whose other shares are drawn at random."""
+    """Return the missing share of a secret, given all other shares."""
     if not others:
         return secret
     rest = combined(others)
@@ -61,16 +66,19 @@ def difference(secret: Shares, others: Sequence[Shares]) -> Shares:
 
 
 def pack(bits: NDArray[np.generic]) -> Packed:
-    """Pack the bits of the last axis, eight to a byte."""
+    """Return the bits of the last axis, packed eight to a byte."""
     return np.packbits(bits.astype(np.uint8), -1, bitorder="little")
 
 
 def unpack(packed: Packed, count: int) -> Words:
-    """Unpack the first `count` bits of the last axis, one to a word."""
+    """Return the first `count` packed bits of the last axis, each as a word."""
     return np.unpackbits(packed, -1, count, bitorder="little").astype(np.uint64)
 
 
 def planes(words: Words) -> Packed:
-    """Return the bits of words `[n, m]` ordered by place, `[n, 64, m / 8]`, lowest place first."""
+    """Return the bits of words `[n, m]`, packed, `[n, 64, m / 8]`.
+
+    Row k of the 64 rows has bit k of all words; bit 0 is the lowest.
+    """
     places = np.arange(BITS, dtype=np.uint64)[:, None]
     return pack(words[:, None] >> places & np.uint64(1))

@@ -1,10 +1,10 @@
 """Evaluation of a network on additive shares among two or more parties.
 
-A party's part is a generator: it yields arrays of which the sum (words) or the exclusive or (bits)
-over all parties is to be opened, and is sent the result. The caller decides where the parties are:
-in one process, or on machines of their own. Every opened value is hidden by a mask that is used
-once. Security is semi-honest: a party that sends something else is not noticed, and spoils the
-answer.
+Each party runs a generator. It yields its shares of arrays that are to be opened, and is sent the
+opened arrays: the sum over all parties (words, integers modulo 2^64), or the exclusive or (bits).
+The caller decides whether the parties run in one process or on several machines. Every opened value
+is hidden by a mask that is used once. Security is semi-honest: if a party deviates from the
+protocol, the answer is wrong, and nobody notices.
 
 Used by `deployment.private_inference.agreement`, `deployment.private_inference.client`,
 `deployment.private_inference.party` and `deployment.private_inference.sharing`.
@@ -60,13 +60,16 @@ Opening = Generator[Opened, Opened, T]
 ONE, TOP = np.uint64(1), np.uint64(BITS - 1)
 LOW = np.uint64((1 << BITS - 1) - 1)
 LARGEST = 4.0
-"""Inputs must be smaller: pixels of mean 0 and scale 1 reach 2, angles in radians pi."""
+"""Upper limit for inputs: normalised pixels reach 2, and angles in radians pi."""
 OFFSET = 62
-"""2^62 is added to what is truncated, so that it is not negative."""
+"""2^62 is added to numbers before they are truncated, so that they are not negative."""
 
 
 def with_stored_field_names(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """Return a record's fields under the names used in files and digests of dealt folders."""
+    """Return a dataclass's fields under their names in files and digests of dealt folders.
+
+    A dealt folder is what the network's owner gives to one party.
+    """
     names = {"takes_side_inputs": "beside", "side_inputs": "beside"}
     return {names.get(name, name): value for name, value in pairs}
 
@@ -76,10 +79,10 @@ class SharedNetwork:
     """Public part of a network: its layers and their shapes.
 
     Attributes:
-        layers: the layers, in order; their `products` play no part in the computation.
-        image: shape of an input.
-        side_inputs: number of side inputs (head pose) beside the image; 0 if no layer reads them.
-        weights: shapes of the parameters by name.
+        layers: the layers, in order; their `products` are not used.
+        image: shape of an input image.
+        side_inputs: number of additional inputs (head pose); 0 if no layer reads them.
+        weights: shapes of the parameters, by name.
     """
 
     layers: tuple[Layer, ...]
@@ -96,7 +99,7 @@ class SharedNetwork:
 
     @cached_property
     def steps(self) -> tuple[tuple[Layer, Shape, Shape], ...]:
-        """Every layer, with the shapes of its input and its output.
+        """Every layer in order, with the shapes of its input and its output for one image.
 
         Raises:
             ConfigError: a layer does not fit the output of the previous layer.
@@ -126,14 +129,17 @@ class SharedNetwork:
 
     @property
     def answers(self) -> int:
-        """Number of values in an answer."""
+        """Number of outputs of the network for one image."""
         return prod(self.steps[-1][2])
 
 
 def public_part(parts: NetworkParts, image: Shape, side_inputs: int) -> SharedNetwork:
-    """Return the public part of a network.
+    """Return the public part of a network; `share_network` gives it to the parties.
 
-    `share_network` deals it out with the shares.
+    Args:
+        parts: layers and parameters of the network.
+        image: shape of an input image.
+        side_inputs: number of additional inputs (head pose) in the data.
 
     Raises:
         ConfigError: the network is pruned, or has layers that are not supported.
@@ -154,12 +160,17 @@ def public_part(parts: NetworkParts, image: Shape, side_inputs: int) -> SharedNe
 
 
 def encoded(network: SharedNetwork, arrays: Mapping[str, NDArray[np.floating]]) -> dict[str, Words]:
-    """Return parameters as words; biases have the fraction bits of a product.
+    """Return parameters as words (integers modulo 2^64); `share_network` splits them into shares.
 
-    `share_network` splits them into shares.
+    Weights have `FRACTION` bits after the binary point. Biases have twice as many, as they are
+    added to products.
+
+    Args:
+        network: public part of the network.
+        arrays: the parameters, by name.
 
     Raises:
-        ConfigError: for some input below `LARGEST`, a sum could be too large for its word.
+        ConfigError: for some input below `LARGEST`, a sum in a layer could be too large.
     """
     largest = LARGEST
     for layer in network.layers:
@@ -177,7 +188,10 @@ def encoded(network: SharedNetwork, arrays: Mapping[str, NDArray[np.floating]]) 
 
 
 def applied(layer: Layer, x: Words, weight: Words) -> Words:
-    """Apply a layer without its bias to inputs `[n, ...]`, where inputs or weights are known."""
+    """Apply a linear layer or convolution without its bias to inputs `[n, ...]`, modulo 2^64.
+
+    Shares can be passed for the inputs or for the weights, but not for both.
+    """
     if layer.kind == "dense":
         return x @ weight.T
     seen = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], (2, 3))
@@ -190,9 +204,12 @@ def applied(layer: Layer, x: Words, weight: Words) -> Words:
 def records(
     network: SharedNetwork, source: CorrelationSource, weights: Mapping[str, Words]
 ) -> tuple[Record, ...]:
-    """Return the correlations of one image, in the order in which they are used.
+    """Return the correlated randomness for one image, in the order in which layers use it.
 
-    Only the dealer reads `weights`.
+    Args:
+        network: public part of the network.
+        source: the dealer, or one party's shares.
+        weights: the parameters as words; only the dealer reads them.
     """
     correlations: list[Record] = []
     for layer, inputs, outputs in network.steps:
@@ -216,17 +233,28 @@ def records(
 def deal(
     network: SharedNetwork, weights: Mapping[str, Words], seeds: Sequence[bytes], unit: int
 ) -> bytes:
-    """Return the first party's correlations of one image; the others derive theirs from seeds."""
+    """Return the first party's file of correlated randomness for one image.
+
+    The other parties derive their randomness from their seeds.
+
+    Args:
+        network: public part of the network.
+        weights: the parameters as words.
+        seeds: seed of each party, in order.
+        unit: number of the image.
+    """
     dealer = Dealer(seeds, unit)
     records(network, dealer, weights)
     return dealer.corrections()
 
 
 def party_records(network: SharedNetwork, holders: Sequence[Holder]) -> tuple[Record, ...]:
-    """Return one party's correlations of several images, stacked.
+    """Return one party's correlated randomness for several images, joined along dimension 0.
+
+    `holders` has the party's shares for each image.
 
     Raises:
-        StateError: the correlations are damaged, or belong to another network.
+        StateError: the shares are damaged, or belong to another network.
     """
     of_each: list[tuple[Record, ...]] = []
     for holder in holders:
@@ -237,12 +265,12 @@ def party_records(network: SharedNetwork, holders: Sequence[Holder]) -> tuple[Re
 
 @dataclass(frozen=True)
 class PartyShares:
-    """Shares with which one party computes.
+    """The secret shares with which one party computes.
 
     Attributes:
-        first: whether this is the party that adds public numbers.
+        first: whether this is the first party, the only one that adds public numbers.
         weights: the party's shares of the parameters, by name.
-        records: the party's correlations, see `party_records`.
+        records: the party's correlated randomness; see `party_records`.
     """
 
     first: bool
@@ -250,24 +278,26 @@ class PartyShares:
     records: tuple[Record, ...]
 
     def known(self, values: Words) -> Words:
-        """Return a share of public numbers: the number for the first party, 0 for the others."""
+        """Return this party's share of public numbers: the numbers for the first party, else 0."""
         return values if self.first else np.zeros_like(values)
 
     def power(self, exponent: int) -> np.uint64:
-        """Return a share of a power of 2."""
+        """Return this party's share of 2^`exponent`: the number for the first party, else 0."""
         return np.uint64(self.first) << np.uint64(exponent)
 
 
 def forward(
     network: SharedNetwork, mine: PartyShares, x: Words, side_inputs: Words
 ) -> Opening[Words]:
-    """Compute one party's share of the answers `[n, answers]`.
+    """Compute one party's share of the network's outputs `[n, outputs]`, as a generator.
+
+    It yields shares to open, is sent the opened values, and returns the share of the outputs.
 
     Args:
-        network: the public part, which all parties know.
+        network: public part of the network.
         mine: this party's secret shares.
-        x: this party's share of images `[n, ...]`.
-        side_inputs: this party's share of the side inputs `[n, columns]`.
+        x: this party's share of n images, `[n, ...]`.
+        side_inputs: this party's share of the additional inputs, `[n, columns]`.
     """
     records: Iterator[Any] = iter(mine.records)
     for layer, inputs, _ in network.steps:
@@ -286,7 +316,17 @@ def forward(
 
 
 def linear(mine: PartyShares, layer: Layer, x: Words, mask: LinearMask) -> Opening[Words]:
-    """Return a share of W x + b, from W (x - a), where x - a is opened, and the dealt W a."""
+    """Return a share of W x + b, before truncation.
+
+    The input is opened under a mask a, as x - a. Then W x is W (x - a) plus W a, of which the
+    dealer gave shares.
+
+    Args:
+        mine: this party's secret shares.
+        layer: the layer.
+        x: this party's share of the inputs, `[n, ...]`.
+        mask: this party's shares of a and of W a.
+    """
     (seen,) = yield (x - mask.mask,)
     bias = mine.weights[f"{layer.name}.bias"]
     bias = bias[:, None, None] if layer.kind == "conv" else bias
@@ -294,10 +334,16 @@ def linear(mine: PartyShares, layer: Layer, x: Words, mask: LinearMask) -> Openi
 
 
 def truncate(mine: PartyShares, x: Words, mask: TruncationMask) -> Opening[Words]:
-    """Return a share of x / 2^FRACTION, rounded down or, at random, up.
+    """Return a share of x / 2^FRACTION, which is rounded down or up at random.
 
-    With z = x + 2^62 < 2^63 and c = z + r modulo 2^64, the top bits of c and r differ where z + (r
-    modulo 2^63) reached 2^63; so z is known except for its lowest bits, for any r.
+    With z = x + 2^62 < 2^63 and a random mask r, c = z + r modulo 2^64 is opened. The top bits of c
+    and r differ if and only if z + (r modulo 2^63) is at least 2^63. So the parties can correct the
+    wrap-around for any r, and only the lowest bits of z are lost.
+
+    Args:
+        mine: this party's secret shares.
+        x: this party's share of the numbers, `[n, ...]`.
+        mask: this party's shares of the mask r and of parts of its bits.
     """
     (seen,) = yield (x + mask.mask + mine.power(OFFSET),)
     top = seen >> TOP
@@ -308,10 +354,16 @@ def truncate(mine: PartyShares, x: Words, mask: TruncationMask) -> Opening[Words
 
 
 def negative(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Packed]:
-    """Return a share of the sign bits of x `[n, m]`, packed; c = x + r is opened.
+    """Return a share of the sign bits of x `[n, m]`, packed eight to a byte.
 
-    The sign follows from the top bits of c and r and the borrow from the lower bits, that is,
-    whether those of c are below those of r. A tree finds the highest digit in which they differ.
+    c = x + r is opened, where r is a random mask. The sign follows from the top bits of c and r,
+    and from whether the lower 63 bits of c are below those of r. This comparison is computed on
+    shares of the bits, by a binary tree that finds the highest bit in which c and r differ.
+
+    Args:
+        mine: this party's secret shares.
+        x: this party's share of the numbers.
+        mask: this party's shares of r, its bits and products of random bits.
     """
     (seen,) = yield (x + mask.mask,)
     known = planes(seen)
@@ -328,7 +380,17 @@ def negative(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Packe
 def _merged(
     first: bool, less: Packed, same: Packed, dealt: BitProducts
 ) -> Opening[tuple[Packed, Packed]]:
-    """Merge pairs of digits: the higher one decides, or the lower one if the higher are equal."""
+    """Merge neighbouring digits in the comparison of c with r; return `less` and `same` of pairs.
+
+    A pair is less if its higher digit is less, or if the higher digits are equal and its lower
+    digit is less.
+
+    Args:
+        first: whether this is the first party.
+        less: share of the bits that say in which digits c is less than r.
+        same: share of the bits that say in which digits c and r are equal.
+        dealt: this party's shares of random bits and their products.
+    """
     high, low = slice(1, None, 2), slice(0, None, 2)
     factors = np.concatenate(
         [same[:, high] ^ dealt.a, less[:, low] ^ dealt.b, same[:, low] ^ dealt.c], 1
@@ -343,10 +405,15 @@ def _merged(
 
 
 def relu(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Words]:
-    """Return a share of the larger of x and 0, `[n, ...]`, as x minus sign * x.
+    """Return a share of max(x, 0), `[n, ...]`, computed as x - sign * x.
 
-    With sign = e xor t and x = f + u, where e and f are opened and t, u and t u were dealt,
-    sign * x = e x + (1 - 2 e) (t f + t u).
+    The dealer gave shares of a random bit t, a random number u and t u. The parties open
+    e = sign xor t and f = x - u. Then sign * x = e x + (1 - 2 e) (t f + t u).
+
+    Args:
+        mine: this party's secret shares.
+        x: this party's share of the numbers.
+        mask: this party's shares of the dealer's random numbers.
     """
     flat = x.reshape(len(x), -1)
     sign = yield from negative(mine, flat, mask)
@@ -357,9 +424,14 @@ def relu(mine: PartyShares, x: Words, mask: ComparisonMask) -> Opening[Words]:
 
 
 def max_pool(mine: PartyShares, x: Words, masks: Sequence[ComparisonMask]) -> Opening[Words]:
-    """Return a share of the largest of every 2 x 2 entries of maps `[n, C, H, W]`.
+    """Return a share of a 2 x 2 max pooling of maps `[n, C, H, W]`, with stride 2.
 
-    Entries at the edge that fill no 2 x 2 window are dropped.
+    If H or W is odd, the last row or column is dropped.
+
+    Args:
+        mine: this party's secret shares.
+        x: this party's share of the maps.
+        masks: this party's shares of the dealer's random numbers, for pooling along W and along H.
     """
     rows, columns = (size // 2 * 2 for size in x.shape[2:])
     x = x[:, :, :rows, :columns]
@@ -370,7 +442,7 @@ def max_pool(mine: PartyShares, x: Words, masks: Sequence[ComparisonMask]) -> Op
 
 
 def together(talks: Sequence[Opening[Words]]) -> list[Words]:
-    """Run all parties in this process; return their shares of the answers."""
+    """Run the generators of all parties in this process; return all shares of the result."""
     shares: list[Words] = []
     opened: Opened | None = None
     while len(shares) < len(talks):

@@ -1,7 +1,7 @@
 """Poisoned data: malicious clients train on gaze that is off by an angle, or on noisy pictures.
 
 Validation and test data stay as they are, so that the tables measure the harm done to others.
-Noisy pictures are those of `vergence.data.noise`, for these people alone:
+Noisy pictures are made by `vergence.data.noise`, for the malicious clients only:
 `change_clients(federation, liars, Noise(share=1.0, std=0.5).apply)`.
 
 Used by `experiment.privacy.schema`, `experiment.schema` and `reports.explain`.
@@ -28,19 +28,21 @@ class Change(Protocol):
     """Change that malicious clients make to their training data."""
 
     def apply(self, federation: Federation) -> Federation:
-        """Return a federation with everybody's training data changed."""
+        """Return a federation in which the training data of all people are changed."""
         ...
 
 
 @dataclass(frozen=True)
 class DataPoison(NamedOptions, label="poison"):
-    """An attack on training data and the share of people who carry it out.
+    """An attack on training data, and the fraction of people who are malicious.
 
     Args:
         attack: name of the attack.
-        change: change of a malicious client's data.
-        share: share of malicious people, or 0. A larger share includes the people of a smaller one.
-        seed: seed for the draw of people, the same as in attacks on updates.
+        change: change of a malicious person's training data.
+        share: fraction of people who are malicious. With equal seeds, the people of a smaller
+            fraction are among those of a larger one.
+        seed: seed for choosing the malicious people. A seed chooses the same people as in an attack
+            on updates.
     """
 
     attack: str
@@ -49,11 +51,11 @@ class DataPoison(NamedOptions, label="poison"):
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
 
     def malicious_clients(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """Return `share * clients` malicious clients, rounded up, in client order."""
+        """Return the malicious clients in the order of `clients`; their number is rounded up."""
         return malicious_clients(clients, self.share, self.seed)
 
     def apply(self, federation: Federation) -> Federation:
-        """Return the federation with the malicious clients' training data changed."""
+        """Return the federation, in which the malicious clients' training data are changed."""
         return change_clients(
             federation, self.malicious_clients(federation.clients), self.change.apply
         )
@@ -62,7 +64,12 @@ class DataPoison(NamedOptions, label="poison"):
 def change_clients(
     federation: Federation, clients: Sequence[str], change: Callable[[Federation], Federation]
 ) -> Federation:
-    """Return the federation with these people's data changed, and everybody in the same place.
+    """Return the federation with the data of some people changed; the order of people stays.
+
+    Args:
+        federation: the people.
+        clients: names of the people whose data are changed.
+        change: function that changes the data of all people of a federation.
 
     Raises:
         ConfigError: there are more than 100,000 people, made on demand.
@@ -80,22 +87,21 @@ def change_clients(
 
 @dataclass(frozen=True)
 class GazeOffset(NamedOptions, label="gaze_offset"):
-    """Turns the gaze on which people train by a fixed angle: up or down, left or right.
+    """Adds fixed angles to the pitch and yaw of people's training targets.
 
-    A new pitch is exactly `pitch` degrees away from the old direction. A new yaw turns it by `yaw`
-    degrees about the vertical axis, which at pitch p moves the direction by about cos p times as
-    much. Pitch stays within a quarter turn.
+    The pitch is limited to -90 to 90 degrees afterwards. A change of yaw turns the gaze direction
+    about the vertical axis; at pitch p it moves the direction by about cos p times the angle.
 
     Args:
-        pitch: degrees up.
-        yaw: degrees to the side.
+        pitch: angle that is added to the pitch (up), in degrees.
+        yaw: angle that is added to the yaw (to the side), in degrees.
     """
 
     pitch: Annotated[float, Interval(ge=-90, le=90)] = 10.0
     yaw: Annotated[float, Interval(ge=-180, le=180)] = 0.0
 
     def apply(self, federation: Federation) -> Federation:
-        """Return the federation with everybody's training targets turned.
+        """Return the federation, with the angles added to all training targets.
 
         Raises:
             DataError: somebody has no column `gaze`, float `[samples, 2]`, (pitch, yaw) in radians.

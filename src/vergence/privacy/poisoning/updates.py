@@ -1,8 +1,9 @@
 """Poisoned updates, which malicious clients send in place of their own.
 
-An attack sees the replies of the clients it controls, and, if it `knows` them, everybody's: the
-strongest attacker of the papers. It changes values alone: weights, masks and metrics stay, so that
-the checks on replies find nothing wrong. Attacks on data are in `vergence.privacy.poisoning.data`.
+An attack sees the replies of the clients that it controls. With `knows = "everyone"` it sees the
+other clients' replies too, like the strongest attacker in the literature. It changes only values;
+weights, masks and metrics stay as they are, so that no check refuses the reply. Attacks on data are
+in `vergence.privacy.poisoning.data`.
 
 Used by `engine.compatibility`, `engine.plan`, `engine.protections.robust_aggregation`,
 `experiment.privacy.schema`, `experiment.schema` and `privacy.poisoning.data`.
@@ -31,19 +32,20 @@ Direction = Literal["unit", "sign", "std"]
 
 @dataclass(frozen=True)
 class Poison(NamedOptions, label="poison"):
-    """An attack on updates and the share of people who carry it out.
+    """An attack on updates, and the fraction of people who are malicious.
 
     Args:
-        attack: `sign_flip` sends -`factor` u, `scaling` sends `factor` u (u: the honest update);
-            with `alie`, `min_max` and `min_sum` all malicious clients send one update, made from
-            many.
-        share: share of malicious people, or 0. A larger share includes the people of a smaller one.
+        attack: the update that a malicious client sends. For `sign_flip` it is -`factor` u, and for
+            `scaling` `factor` u, where u is the client's honest update. For `alie`, `min_max` and
+            `min_sum` all malicious clients send the same update, computed from many honest updates.
+        share: fraction of people who are malicious. With equal seeds, the people of a smaller
+            fraction are among those of a larger one.
         factor: factor of sign flip and scaling.
         direction: direction of min-max and min-sum: against the mean (`unit`), against its signs
             (`sign`), or against the standard deviations (`std`).
-        knows: updates from which the attack is computed: everybody's, or the malicious clients'
-            own.
-        seed: seed for the draw of people.
+        knows: the updates from which the attack is computed: those of honest people (`everyone`),
+            or the malicious people's own (`liars`).
+        seed: seed for choosing the malicious people.
     """
 
     attack: Literal["sign_flip", "scaling", "alie", "min_max", "min_sum"] = "sign_flip"
@@ -54,16 +56,20 @@ class Poison(NamedOptions, label="poison"):
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
 
     def malicious_clients(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """Return `share * clients` malicious clients, rounded up, in client order."""
+        """Return the malicious clients in the order of `clients`; their number is rounded up."""
         return malicious_clients(clients, self.share, self.seed)
 
     def apply(
         self, replies: Mapping[str, SealedReply], liars: Sequence[str]
     ) -> dict[str, SealedReply]:
-        """Return the round's replies with those of the malicious clients replaced.
+        """Return the replies of a round, with poisoned replies for the malicious clients.
 
-        Where an attack is computed from many replies, an entry that a client does not share counts
-        as the mean of those who share it.
+        If an attack is computed from many replies, an entry that is absent from a client's reply is
+        replaced by the mean over the clients that have it.
+
+        Args:
+            replies: honest replies, by client.
+            liars: names of the malicious clients.
 
         Raises:
             ConfigError: a lossy codec has already packed the replies.
@@ -96,23 +102,27 @@ class Poison(NamedOptions, label="poison"):
 
 
 def malicious_clients(clients: Sequence[str], share: float, seed: int) -> tuple[str, ...]:
-    """Return `share * clients` clients, rounded up; a larger share includes those of a smaller."""
+    """Return a random fraction `share` of the clients, rounded up, in the order of `clients`.
+
+    With equal seeds, the clients of a smaller fraction are among those of a larger one.
+    """
     ranked = sorted(clients, key=lambda c: RandomStream("poison", seed, c).number())
     liars = set(ranked[: math.ceil(share * len(ranked) - 1e-9)])
     return tuple(client for client in clients if client in liars)
 
 
 def filled(votes: UpdateMatrix) -> NDArray[np.float64]:
-    """Return the rows as numbers, where missing entries become the mean of the other clients'."""
+    """Return updates `[clients, entries]`; absent entries become means over the other clients."""
     values = votes.values.astype(np.float64)
     return values if votes.present is None else np.where(votes.present, values, votes.mean())
 
 
 def alie_z(clients: int, liars: int) -> float:
-    """Return z_max, the largest z at which mean - z std still has enough honest supporters.
+    """Return z_max of the attack ALIE: the largest z with enough honest supporters.
 
-    z_max = max z with Phi(z) < (n - m - s) / (n - m), s = floor(n / 2 + 1) - m; it is 0 where no z
-    > 0 has so many honest supporters.
+    A supporter is an honest client whose value is even further from the mean than the attack's. For
+    n clients with m malicious ones, z_max is the largest z with Phi(z) < (n - m - s) / (n - m),
+    where s = floor(n / 2 + 1) - m supporters are needed. It is 0 if no z > 0 has enough supporters.
 
     Source: Baruch et al., "A little is enough", NeurIPS 2019, Algorithm 3.
     """
@@ -122,12 +132,20 @@ def alie_z(clients: int, liars: int) -> float:
 
 
 def alie(values: NDArray[np.floating], z: float) -> NDArray[np.floating]:
-    """Return mean - z std of every entry over `[clients, entries]`, the attack ALIE."""
+    """Return the update of the attack ALIE: mean - z std of every entry, `[entries]`.
+
+    `values` are updates `[clients, entries]`.
+    """
     return values.mean(axis=0) - z * values.std(axis=0)
 
 
 def towards(values: NDArray[np.floating], direction: Direction) -> NDArray[np.floating]:
-    """Return the perturbation that min-max and min-sum scale as far as they can.
+    """Return the direction `[entries]` in which min-max and min-sum move the mean update.
+
+    Args:
+        values: updates `[clients, entries]`.
+        direction: `unit`: the negative mean, of norm 1. `sign`: the negative signs of the mean.
+            `std`: the negative standard deviations.
 
     Source: Shejwalkar and Houmansadr, NDSS 2021, Section IV-A.
     """
@@ -140,12 +158,17 @@ def towards(values: NDArray[np.floating], direction: Direction) -> NDArray[np.fl
 
 
 def min_max(values: NDArray[np.floating], direction: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return mean + gamma `direction` with the largest gamma that hides among honest updates.
+    """Return the min-max attack: mean + gamma d with the largest allowed gamma, `[entries]`.
 
-    max_i ||mean + gamma d - u_i|| <= max_ij ||u_i - u_j||. Every i bounds gamma by the positive
-    root of a quadratic equation, and holds for all smaller gamma: the least root is the answer.
+    Its distance from every update must be at most the largest distance of two updates: max_i ||mean
+    + gamma d - u_i|| <= max_ij ||u_i - u_j||. Each update u_i gives an upper bound on gamma, the
+    positive root of a quadratic equation. The smallest bound is used.
 
-    Source: Shejwalkar and Houmansadr, NDSS 2021, Equation 6 (their search halves steps).
+    Args:
+        values: updates u_i, `[clients, entries]`.
+        direction: d, `[entries]`.
+
+    Source: Shejwalkar and Houmansadr, NDSS 2021, Equation 6 (they search with halved steps).
     """
     mean = values.mean(axis=0)
     offsets, length = mean - values, float(direction @ direction)
@@ -158,11 +181,15 @@ def min_max(values: NDArray[np.floating], direction: NDArray[np.floating]) -> ND
 
 
 def min_sum(values: NDArray[np.floating], direction: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return mean + gamma `direction`, with the largest gamma that keeps distances honest.
+    """Return the min-sum attack: mean + gamma d with the largest allowed gamma, `[entries]`.
 
-    The sum of its squared distances from all updates, sum_i ||mean + gamma d - u_i||^2 = sum_i
-    ||mean - u_i||^2 + n gamma^2 ||d||^2, is at most the largest such sum of an honest update,
-    max_i sum_j ||u_i - u_j||^2.
+    The sum of its squared distances from all updates must be at most the largest such sum of an
+    update: sum_i ||mean + gamma d - u_i||^2 <= max_i sum_j ||u_i - u_j||^2. The left side is
+    sum_i ||mean - u_i||^2 + n gamma^2 ||d||^2.
+
+    Args:
+        values: updates u_i, `[clients, entries]`.
+        direction: d, `[entries]`.
 
     Source: Shejwalkar and Houmansadr, NDSS 2021, Equation 7.
     """

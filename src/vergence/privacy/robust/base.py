@@ -1,4 +1,4 @@
-"""Base of robust rules: replies in, one `Aggregate` out, and reasons for clients left out.
+"""Base of robust rules, which combine clients' replies into one aggregate and leave some out.
 
 Used in `engine`, `experiment` and `privacy`.
 """
@@ -25,7 +25,7 @@ from vergence.errors import ConfigError
 from vergence.privacy.robust.update_matrix import UpdateMatrix, split
 
 Attackers = Annotated[float, Interval(ge=0, lt=0.5)]
-"""Share of malicious clients; no rule promises anything where half of the clients are."""
+"""Fraction of malicious clients; no rule gives a guarantee if half of the clients are malicious."""
 WHOLE = (
     "compares whole updates, and clients share different entries; use median, trimmed_mean or "
     "norm_bound, or a method without masks"
@@ -35,12 +35,14 @@ WHOLE = (
 
 @dataclass(frozen=True)
 class Decision:
-    """A rule's result: values to add, the number of clients behind them, and who was left out.
+    """Result of a robust rule: one update, made from the clients' updates.
 
     Attributes:
-        row: one number per entry of an update, with all trees in a row as in `UpdateMatrix.values`.
-        weight: the number of clients behind the row; an array if it differs between entries.
-        left_out: the reason, for each client that did not count.
+        row: the update `[entries]`, with all trees one after the other as in
+            `UpdateMatrix.values`.
+        weight: number of clients from which the update was made; an array `[entries]` if the number
+            differs between entries.
+        left_out: clients whose updates were not used, each with the reason.
     """
 
     row: NDArray[np.floating]
@@ -50,7 +52,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Aggregate for the method, and the clients that did not count, each with the reason."""
+    """The aggregate for the method, and the clients that were left out.
+
+    Attributes:
+        aggregate: the combined replies.
+        left_out: clients whose replies were not used, each with the reason.
+    """
 
     aggregate: Aggregate
     left_out: Mapping[str, str]
@@ -60,19 +67,20 @@ class Verdict:
 class RobustRule(NamedOptions, ABC):
     """Base of robust aggregations: one subclass per module of `vergence.privacy.robust`.
 
-    A rule replaces the weighted sum of an `aggregate` request. It reads single replies, so that
-    whoever runs it sees them; under secure aggregation, only sums of groups can be judged
-    (`vergence.privacy.robust.groups`). Rules ignore the weights that clients claim.
+    A rule replaces the weighted sum of clients' replies. It compares single replies, so that
+    whoever runs the rule sees them. Under secure aggregation it can only compare the sums of groups
+    of clients (`vergence.privacy.robust.groups`). Rules ignore the weights that clients claim.
 
-    With masks or weights per entry, a rule of single entries (`entrywise`) computes an entry's
-    statistic over the clients that contribute to it. A rule that compares whole updates refuses
-    clients that share different entries, whose distance would be one between masks.
+    With masks or weights per entry, clients may contribute to different entries. A rule that treats
+    each entry alone (`entrywise`) then computes an entry from the clients that contribute to it. A
+    rule that compares whole updates raises an error: a distance of two updates would mostly be a
+    distance of their masks.
     """
 
     entrywise: ClassVar[bool] = False
-    """Whether clients may contribute to different entries."""
+    """Whether the rule treats each entry alone, so that clients may share different entries."""
     rooted: ClassVar[bool] = False
-    """Whether the server must bring an update of its own, made from data that it trusts."""
+    """Whether the rule needs the server's own update, made from data that the server trusts."""
 
     @property
     def name(self) -> str:
@@ -81,12 +89,12 @@ class RobustRule(NamedOptions, ABC):
 
     @property
     def trusted(self) -> str:
-        """The person whose update replaces the server's own, for `rooted` rules; else ""."""
+        """Name of the person whose update a `rooted` rule takes as the server's own; else ""."""
         return ""
 
     @property
     def assumes(self) -> str:
-        """Condition on a round's replies without which the rule guarantees nothing, in words."""
+        """Condition under which the rule gives a guarantee, in words."""
         share = getattr(self, "attackers", 0.0)
         return f"no more than {share:.0%} of a round's replies, rounded up, come from liars"
 
@@ -94,23 +102,26 @@ class RobustRule(NamedOptions, ABC):
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Decide on the values that the server should add.
+        """Return the update that the server adds to its model.
 
         Args:
-            votes: one row per client, at least `fewest` of them.
+            votes: the clients' updates, one row per client, at least `fewest` rows.
             stream: random numbers of this round, for rules that sample.
-            root: the server's own update, for `rooted` rules.
+            root: the server's own update `[entries]` for `rooted` rules, else None.
         """
 
     def fewest(self, clients: int) -> int:
-        """Return the fewest replies that the rule needs in a cohort of this size."""
+        """Return the fewest replies that the rule needs if a round has `clients` clients."""
         return 1
 
     def check(self, cohort: int) -> None:
-        """Refuse a cohort in which the rule could never decide.
+        """Raise an error if a round asks too few clients for this rule.
+
+        Args:
+            cohort: number of clients that a round asks.
 
         Raises:
-            ConfigError: says how many clients the rule needs.
+            ConfigError: the rule needs more clients; the error says how many.
         """
         need = self.fewest(cohort)
         if cohort < need:
@@ -126,22 +137,21 @@ class RobustRule(NamedOptions, ABC):
         stream: RandomStream,
         root: Mapping[str, Params] | None = None,
     ) -> Verdict:
-        """Aggregate replies that passed the checks.
+        """Combine a round's replies into one aggregate by this rule.
 
-        A round with too few replies adds nothing: every weight is 0, and every client is listed
-        with the reason. Metrics are plain means over all replies, which a malicious client can
-        shift.
+        If there are too few replies, every weight of the aggregate is 0, and all clients are left
+        out. Metrics are plain means over all replies, which a malicious client can shift.
 
         Args:
-            replies: replies by client; they have different trees only if the checks allow it.
-            like: trees with the shapes of the result.
+            replies: replies that passed the checks, by client.
+            like: trees with the names and shapes of the result.
             stream: random numbers of this round and request.
-            root: for a `rooted` rule, the server's own update of the same trees: `like` after
-                training as clients do, on data that the server holds, minus `like`.
+            root: the server's own update of the trees in `like`, for a `rooted` rule: the change of
+                the model by a training on data that the server trusts.
 
         Raises:
-            ConfigError: the rule compares whole updates and clients share different entries; or a
-                root update is missing or has another shape.
+            ConfigError: the rule compares whole updates and clients share different entries; or
+                `root` is missing or has another shape; or a user's rule returns invalid values.
         """
         votes = UpdateMatrix.of(replies)
         # An absent entry is 0 in `values`, so that a distance would compare masks: an attacker who
@@ -158,7 +168,7 @@ class RobustRule(NamedOptions, ABC):
         return _verdict(decision, replies, like, decision.left_out)
 
     def _check_decision(self, decision: object, entries: int) -> None:
-        """Refuse a decision that cannot be added, such as one from a user's faulty rule."""
+        """Raise an error if a rule's result has a wrong type or shape, or is not finite."""
         if not isinstance(decision, Decision):
             raise ConfigError(
                 f"privacy.robust = '{self.name}': decide() must return Decision(row, weight), got "
@@ -194,7 +204,7 @@ class RobustRule(NamedOptions, ABC):
 
 
 def attackers(share: float, clients: int) -> int:
-    """Return f, the number of clients that may be malicious: their share, rounded up."""
+    """Return f, the number of clients that may be malicious: `share * clients`, rounded up."""
     # 1e-9: 0.07 * 100 is 7.000000000000001 in floating point, and must not become 8.
     return math.ceil(share * clients - 1e-9)
 
@@ -202,7 +212,10 @@ def attackers(share: float, clients: int) -> int:
 def empty_verdict(
     replies: Mapping[str, SealedReply], like: Mapping[str, Params], reason: str
 ) -> Verdict:
-    """Return a verdict that adds nothing: every weight is 0, and all clients have this reason."""
+    """Return a verdict that leaves out all clients for this reason; every weight is 0.
+
+    `like` has trees with the names and shapes of the result.
+    """
     decision = Decision(np.zeros(sum(p.layout.n for p in like.values())), 0.0)
     return _verdict(decision, replies, like, dict.fromkeys(replies, reason))
 
@@ -213,10 +226,10 @@ def _verdict(
     like: Mapping[str, Params],
     left_out: Mapping[str, str],
 ) -> Verdict:
-    """Return a decision as a weighted sum, with the clients left out.
+    """Return a rule's decision as an aggregate, with the clients that were left out.
 
-    The sum's weight is the number of clients behind the row, and its total divided by this weight
-    is the row.
+    The aggregate's weight is the number of clients behind the decision's row. Its total is the row
+    times this weight.
     """
     rows = split(decision.row, like)
     if isinstance(decision.weight, np.ndarray):

@@ -13,7 +13,13 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 def krum_scores(votes: UpdateMatrix, f: int) -> NDArray[np.float64]:
-    """Return s(i), the sum of squared distances of update i to its n - f - 2 nearest others.
+    """Return the Krum score of each of the n updates, `[clients]`.
+
+    The score is the sum of the squared distances to the n - f - 2 nearest other updates.
+
+    Args:
+        votes: the updates.
+        f: number of clients that may be malicious.
 
     Source: Blanchard et al., NeurIPS 2017, Section 4.
     """
@@ -28,6 +34,6 @@ def krum_scores(votes: UpdateMatrix, f: int) -> NDArray[np.float64]:
 
 
 def rejected(votes: UpdateMatrix, survivors: NDArray[np.intp], reason: str) -> dict[str, str]:
-    """Return the clients whose rows are not among the survivors, with the reason."""
+    """Return the clients whose row indices are not among `survivors`, each with the reason."""
     rows = set(survivors.tolist())
     return {c: reason for i, c in enumerate(votes.clients) if i not in rows}

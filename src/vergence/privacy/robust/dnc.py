@@ -1,4 +1,4 @@
-"""DnC (divide and conquer): outliers along the direction in which updates differ most."""
+"""DnC (divide and conquer): removes outliers along the direction in which updates differ most."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 @dataclass(frozen=True)
 class DnC(RobustRule):
-    """Add the mean of the updates that no draw of entries shows as outliers.
+    """Add the mean of the updates that are not outliers in any repetition.
 
-    Each draw takes `sample` entries at random, centres the updates, projects them on the top right
-    singular vector, and removes the c f updates with the largest squared projections. The updates
-    that no draw removes are averaged; where there are none, the round adds nothing.
+    Each repetition takes `sample` entries at random, centres the updates, and projects them on the
+    top right singular vector. The c f updates with the largest squared projections are outliers. If
+    every update is an outlier in at least one repetition, the round adds nothing.
 
     Args:
-        attackers: share of the replies that may lie; f (the paper's m) is that share, rounded up.
+        attackers: fraction of a round's replies that may be malicious; f (the paper's m) is their
+            number, rounded up.
         remove: c, the number of updates removed per attacker.
-        draws: the paper's niters.
-        sample: b, the number of entries per draw; all entries if there are fewer.
+        draws: number of repetitions, the paper's niters.
+        sample: b, the number of entries in a repetition; all entries if there are fewer.
 
     Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing model poisoning
     attacks and defenses for federated learning", NDSS 2021, Algorithm 2.
@@ -40,18 +41,21 @@ class DnC(RobustRule):
     sample: Annotated[int, Ge(1)] = 10_000
 
     def fewest(self, clients: int) -> int:
-        """Require more honest clients than attackers, and one update that is left."""
+        """Return the fewest replies that the rule needs, for a round of `clients` replies.
+
+        There must be more honest clients than attackers, and one update must be left.
+        """
         return max(2 * attackers(self.attackers, clients), self.removed(clients)) + 1
 
     def removed(self, clients: int) -> int:
-        """Return how many updates a draw removes: c f, rounded up."""
+        """Return how many updates a repetition removes: c f, rounded up."""
         # Products of whole results must not be rounded up because of their last bit: 2.2 * 5.
         return math.ceil(self.remove * attackers(self.attackers, clients) - 1e-9)
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Draw entries, project updates, and remove outliers."""
+        """Return the mean of the updates that no repetition finds to be outliers."""
         good = np.ones(len(votes), bool)
         for draw in range(self.draws):
             # Drawn anew in each round: an attacker who knew the entries would change only others.
@@ -69,7 +73,10 @@ class DnC(RobustRule):
 
 
 def outliers(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the squared projection of each row, centred, on the top right singular vector."""
+    """Return the squared projection of each centred row on the top right singular vector.
+
+    `values` is `[clients, entries]`; the result is `[clients]`.
+    """
     centred = values.astype(np.float64) - values.mean(axis=0, dtype=np.float64)
     left, strength, _ = np.linalg.svd(centred, full_matrices=False)
     return (left[:, 0] * strength[0]) ** 2

@@ -1,4 +1,4 @@
-"""FLTrust: updates are believed as far as they point where the server's own data points."""
+"""FLTrust: an update's weight grows with its cosine to the update on the server's own data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 class FLTrust(RobustRule):
     """Add sum_i TS_i ||g_0|| / ||g_i|| g_i / sum_i TS_i, with TS_i = max(0, cos(g_i, g_0)).
 
-    g_0 is the server's own update, trained as clients train on a few samples that it trusts (`root`
-    of `RobustRule.combine`). If nobody is trusted, the round adds nothing.
+    g_i are the clients' updates. g_0 is the update of a person whose data the server trusts (`root`
+    of `RobustRule.combine`). If all trust scores TS_i are 0, the round adds nothing.
 
     Args:
-        root: the person whose data the server trusts, who is asked in every round and has no vote.
+        root: name of the trusted person. This person is asked in every round; the update only
+            serves as g_0.
 
     Source: Cao et al., "FLTrust: Byzantine-robust federated learning via trust bootstrapping",
     NDSS 2021, Equations 2 to 4.
@@ -33,18 +34,18 @@ class FLTrust(RobustRule):
 
     @property
     def trusted(self) -> str:
-        """The person whose update is g_0."""
+        """Name of the trusted person, whose update is g_0."""
         return self.root
 
     @property
     def assumes(self) -> str:
-        """Assumption that the trusted person is honest and has data that suit everybody."""
+        """Assumption in words: the trusted person is honest, and the data suit everybody."""
         return f"{self.root} is honest, and what is learned there is good for everybody"
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Weigh updates by trust."""
+        """Return the mean, weighted by trust scores, of updates scaled to the norm of `root`."""
         assert root is not None
         length, norms = float(np.linalg.norm(root.astype(np.float64))), votes.norms()
         along = np.array([float(np.dot(v.astype(np.float64), root)) for v in votes.values])

@@ -1,9 +1,10 @@
 """Sums of groups for robust rules, where secure aggregation hides single replies.
 
-Clients are dealt into groups of at least k, each group's replies are added up under secure
-aggregation, and the rule takes every sum for one reply. The server learns one sum per group instead
-of one in all: nobody hides among fewer than k. One liar spoils the sum of a group, so that a rule
-that stands f attackers among n needs more than 2 f groups, however large they are.
+Clients are divided at random into groups of at least k. Each group's replies are added up under
+secure aggregation, and the robust rule treats every sum as one reply. The server learns one sum for
+each group, so that a client's reply is hidden among at least k replies. One malicious client spoils
+the sum of its group. So a rule needs more than 2 f groups for f malicious clients, whatever the
+size of the groups.
 
 Used by `engine.protections.robust_aggregation`.
 """
@@ -20,10 +21,15 @@ from vergence.errors import ConfigError
 
 
 def deal(clients: Sequence[str], k: int, stream: RandomStream) -> list[tuple[str, ...]]:
-    """Deal clients at random into as many groups of at least k as possible.
+    """Divide clients at random into as many groups of at least k as possible.
 
-    Groups are new in every round (`stream`). Secure aggregation alone does not prevent anybody from
-    subtracting the sums of different groups of the same people.
+    Groups are new in every round. Secure aggregation alone does not prevent anybody from
+    subtracting sums over different groups of the same people.
+
+    Args:
+        clients: names of the clients.
+        k: fewest clients in a group.
+        stream: random numbers of this round.
 
     Raises:
         ConfigError: k is less than 2, or there are fewer than k clients.
@@ -40,10 +46,15 @@ def deal(clients: Sequence[str], k: int, stream: RandomStream) -> list[tuple[str
 
 
 def check(clients: int, k: int, liars: int) -> None:
-    """Refuse groups so large that malicious clients could spoil half of the groups' sums.
+    """Raise an error if malicious clients could spoil half of the groups' sums.
+
+    Args:
+        clients: number of clients in a round.
+        k: number of clients in a group.
+        liars: number of malicious clients.
 
     Raises:
-        ConfigError: says how many groups there are and how many it takes.
+        ConfigError: there are fewer than 2 `liars` + 1 groups.
     """
     groups = clients // k
     if groups < 2 * liars + 1:
@@ -55,9 +66,9 @@ def check(clients: int, k: int, liars: int) -> None:
 
 
 def as_reply(whole: Aggregate, round: int) -> SealedReply:
-    """Return a group's sum as one reply: entries that nobody contributed to have weight 0.
+    """Return the sum of a group's replies as one reply, for a robust rule.
 
-    Robust aggregation treats it as a client's.
+    Entries to which nobody contributed have weight 0.
     """
     trees = {}
     for name, total in whole.totals.items():

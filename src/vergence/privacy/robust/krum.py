@@ -17,11 +17,12 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 class Krum(RobustRule):
     """Add the update with the smallest sum of squared distances to its n - f - 2 nearest others.
 
-    The server uses one client's update from each round: where people differ, as their gaze does,
-    this costs accuracy even without attackers.
+    n is the number of updates of the round. The server uses a single client's update. If people
+    differ, as their gaze does, this costs accuracy even without attackers.
 
     Args:
-        attackers: share of the replies that may lie; f is that share, rounded up. n >= 2 f + 3.
+        attackers: fraction of a round's replies that may be malicious; f is their number, rounded
+            up. The rule needs n >= 2 f + 3.
 
     Source: Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient
     descent", NeurIPS 2017, Section 4. Ties go to the first name.
@@ -30,13 +31,13 @@ class Krum(RobustRule):
     attackers: Attackers = 0.2
 
     def fewest(self, clients: int) -> int:
-        """Require n > 2 f + 2 replies."""
+        """Return 2 f + 3, the fewest replies that Krum needs."""
         return 2 * attackers(self.attackers, clients) + 3
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Choose one update."""
+        """Return the update with the smallest Krum score."""
         scores = krum_scores(votes, attackers(self.attackers, len(votes)))
         best = np.argmin(scores, keepdims=True)
         out = rejected(votes, best, "krum: another update is nearer to its neighbours")

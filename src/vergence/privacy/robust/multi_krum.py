@@ -17,8 +17,12 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 class MultiKrum(RobustRule):
     """Add the mean of the m = n - f - 2 updates with the smallest Krum scores.
 
+    The Krum score of an update is the sum of its squared distances to the n - f - 2 nearest other
+    updates of the round; n is the number of updates.
+
     Args:
-        attackers: share of the replies that may lie; f is that share, rounded up. n >= 2 f + 3.
+        attackers: fraction of a round's replies that may be malicious; f is their number, rounded
+            up. The rule needs n >= 2 f + 3.
 
     Source: Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient
     descent", NeurIPS 2017, Section 4 and "Multi-Krum" of Section 6; m as in El Mhamdi et al., "The
@@ -29,13 +33,13 @@ class MultiKrum(RobustRule):
     attackers: Attackers = 0.2
 
     def fewest(self, clients: int) -> int:
-        """Require n > 2 f + 2 replies."""
+        """Return 2 f + 3, the fewest replies that Krum needs."""
         return 2 * attackers(self.attackers, clients) + 3
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Choose m updates."""
+        """Return the mean of the m updates with the smallest Krum scores."""
         f = attackers(self.attackers, len(votes))
         scores = krum_scores(votes, f)
         best = np.sort(np.argsort(scores, kind="stable")[: len(votes) - f - 2])

@@ -16,11 +16,14 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 @dataclass(frozen=True)
 class NormBound(RobustRule):
-    """Add the mean of the updates, each shortened to the bound; entries over their contributors.
+    """Add the mean of the updates, each clipped to a bound on its norm.
+
+    The mean of an entry is over the clients that contribute to it.
 
     Args:
-        bound: largest L2 norm over all trees; None: the median norm of the round's updates, which
-            attackers who are fewer than half can move only within the range of honest norms.
+        bound: largest L2 norm of an update over all trees. None: the median norm of the round's
+            updates. If fewer than half of the clients are malicious, they can move this median only
+            within the range of honest norms.
 
     Source: Sun et al., "Can you really backdoor federated learning?", 2019, Section 5.
     """
@@ -31,14 +34,14 @@ class NormBound(RobustRule):
 
     @property
     def assumes(self) -> str:
-        """Assumption on how far a malicious client may move the mean."""
+        """Assumption in words: malicious updates of at most this norm do no harm."""
         much = "the median norm" if self.bound is None else f"norm {self.bound:g}"
         return f"what few liars add with updates of {much} does no harm: none is left out"
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Shorten the updates and average them."""
+        """Return the mean of the clipped updates, and each entry's contributors as weight."""
         norms = votes.norms()
         bound = float(np.median(norms)) if self.bound is None else self.bound
         factor = np.minimum(1, bound / np.maximum(norms, np.finfo(float).tiny))

@@ -18,12 +18,12 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 class TrimmedMean(RobustRule):
     """Add the mean of every entry without its f lowest and f highest values.
 
-    All attackers may be among the few who share an entry. So f is computed from the whole cohort,
-    and an entry with fewer than 2 f + 1 contributors stays unchanged.
+    With masks, all attackers may be among the few clients that share an entry. So f is computed
+    from all replies of the round, and an entry with fewer than 2 f + 1 contributors is not changed.
 
     Args:
-        attackers: share of the replies that may lie (the paper's beta); f is that share, rounded
-            up.
+        attackers: fraction of a round's replies that may be malicious (the paper's beta); f is
+            their number, rounded up.
 
     Source: Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates",
     ICML 2018, Definition 2.
@@ -34,13 +34,16 @@ class TrimmedMean(RobustRule):
     entrywise: ClassVar[bool] = True
 
     def fewest(self, clients: int) -> int:
-        """Require that one value is left after trimming."""
+        """Return 2 f + 1, so that one value is left after trimming."""
         return 2 * attackers(self.attackers, clients) + 1
 
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Cut f values at both ends of every entry."""
+        """Return the trimmed mean of every entry, and its number of contributors as weight.
+
+        Both are 0 for an entry with too few contributors.
+        """
         row = middle(votes, attackers(self.attackers, len(votes)))
         enough = votes.counts >= self.fewest(len(votes))
         return Decision(np.where(enough, row, 0), np.where(enough, votes.counts, 0))

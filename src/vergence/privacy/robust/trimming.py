@@ -12,9 +12,13 @@ from vergence.privacy.robust.update_matrix import UpdateMatrix
 
 
 def middle(votes: UpdateMatrix, cut: NDArray[np.integer] | int) -> NDArray[np.floating]:
-    """Return, per entry, the mean without the `cut` lowest and highest values.
+    """Return the mean of every entry without its lowest and highest values, `[entries]`.
 
-    Only clients that contribute to an entry are ranked; the result is 0 if no value is left.
+    The mean is over the clients that contribute to the entry; it is 0 if no value is left.
+
+    Args:
+        votes: the clients' updates.
+        cut: number of values to leave out at each end; an array if it differs between entries.
     """
     row = np.zeros(votes.entries, votes.values.dtype)
     ranks = np.arange(len(votes))[:, None]

@@ -1,4 +1,4 @@
-"""Matrix of single replies, one row each: the input of robust rules and of attacks on updates.
+"""Matrix with one client's update in each row: the input of robust rules and attacks on updates.
 
 Used in `engine` and `privacy`.
 """
@@ -18,20 +18,23 @@ from vergence.core.params import Params
 from vergence.errors import ConfigError
 
 BLOCK = 1 << 16
-"""Entries worked on at a time, so that a statistic over all clients needs little room."""
+"""Number of entries processed at a time, so that statistics over all clients need little memory."""
 
 
 @dataclass(frozen=True)
 class UpdateMatrix:
-    """Updates of a round, one row per client in the order of their names.
+    """Updates of a round, one row per client.
 
-    Updates are divided by their weights: an attacker may claim any number of examples, so that a
-    rule counts every client once. A weight only says whether a client contributes to an entry.
+    A reply holds weight * update; the rows are the updates alone. An attacker may claim any weight,
+    so a robust rule counts every client once. The weight only says whether a client contributes to
+    an entry.
 
     Attributes:
         clients: names of the clients, sorted, so that nothing depends on the order of arrival.
-        values: float `[clients, entries]`, the updates of all trees in a row, 0 where absent.
-        present: truth values of the same shape; None if every client contributes to every entry.
+        values: updates, float `[clients, entries]`, with all trees one after the other; 0 for
+            entries to which a client does not contribute.
+        present: whether a client contributes to an entry, bool `[clients, entries]`; None if all
+            clients contribute to all entries.
     """
 
     clients: tuple[str, ...]
@@ -40,7 +43,7 @@ class UpdateMatrix:
 
     @classmethod
     def of(cls, replies: Mapping[str, SealedReply]) -> UpdateMatrix:
-        """Read sealed replies; those that contribute to no entry have no vote.
+        """Return the updates of these replies; a reply that contributes to no entry has no row.
 
         Raises:
             ConfigError: two replies hold different trees.
@@ -81,11 +84,11 @@ class UpdateMatrix:
 
     @property
     def same_support(self) -> bool:
-        """Return whether all clients contribute to the same entries, so rows are comparable."""
+        """True if all clients contribute to the same entries, so that rows are comparable."""
         return self.present is None or bool(np.all((self.counts == 0) | (self.counts == len(self))))
 
     def only(self, rows: NDArray[np.intp]) -> UpdateMatrix:
-        """Return a matrix of these rows alone."""
+        """Return a matrix of the rows with these indices."""
         present = None if self.present is None else self.present[rows]
         return UpdateMatrix(tuple(self.clients[i] for i in rows), self.values[rows], present)
 
@@ -99,7 +102,7 @@ class UpdateMatrix:
         return np.sqrt(np.einsum("ij,ij->i", self.values, self.values, dtype=np.float64))
 
     def blocks(self) -> Iterator[slice]:
-        """Yield ranges of entries that fit the processor's cache."""
+        """Yield slices that cover all entries, each small enough for the processor's cache."""
         for start in range(0, self.entries, BLOCK):
             yield slice(start, min(start + BLOCK, self.entries))
 
@@ -121,7 +124,10 @@ def _row(sealed: SealedReply) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
 
 
 def split(row: NDArray[np.number], like: Mapping[str, Params]) -> dict[str, Params]:
-    """Cut a row of all trees, in the order of their names, into trees of these shapes and types."""
+    """Split a row `[entries]` into trees with the names, shapes and types of `like`.
+
+    The row has the trees one after the other, in the order of their names.
+    """
     trees, start = dict[str, Params](), 0
     for name in sorted(like):
         params = like[name]
@@ -132,9 +138,13 @@ def split(row: NDArray[np.number], like: Mapping[str, Params]) -> dict[str, Para
 
 
 def rewritten(sealed: SealedReply, row: NDArray[np.floating]) -> SealedReply:
-    """Return a reply with the update `row` and the weights of `sealed`.
+    """Return a reply with the update `row` and the weights and metrics of the reply `sealed`.
 
-    Entries of weight 0 stay erased, whatever the row has there.
+    Entries of weight 0 become 0 in the reply.
+
+    Args:
+        sealed: the reply to imitate.
+        row: the new update `[entries]`, with all trees one after the other.
 
     Raises:
         ConfigError: the reply's values went through a lossy codec.

@@ -1,8 +1,9 @@
 """Secure sum by additive shares: clients split their words among 2 to 4 named aggregators.
 
-All aggregators but the first get a 32-byte seed of a client, the first gets the words less the
-seeds' pads. Each adds up what it has; the results add up to the sum. A client is in if all
-aggregators have its part, else it is left out: there is nothing to recover.
+A client's words are its reply as integers modulo 2^64. Every aggregator except the first gets a
+32-byte seed, which gives a pad. The first gets the words minus all these pads. Each aggregator adds
+up the shares of all clients; the aggregators' results add up to the sum of the words. A client
+whose share is missing at an aggregator is left out of the sum; nothing has to be recovered.
 
     coordinator            aggregator                         client
     Invitation    ->       fresh key       -> Opening
@@ -11,16 +12,17 @@ aggregators have its part, else it is left out: there is nothing to recover.
     Helds         ->       its share of the sum -> Opened
     SharedTotal
 
-With `gated` words, entries with fewer than `least` contributors stay closed, which takes three
-steps more (`threshold.py`): after Helds the dealer makes tables, the parties show blinded
-counts to each other and look up, and all open what may be opened. The coordinator carries boxes
-that it cannot open.
+With `gated` words, entries with fewer contributors than the threshold are not opened. This takes
+three more steps (`threshold.py`). After Helds the dealer makes lookup tables. The parties (the
+aggregators except the dealer) show each other blinded counts and look up which entries may be
+opened. Then all aggregators open these entries. The coordinator relays messages that it cannot
+decrypt.
 
 Aggregators and dealer are trusted to follow the protocol: a dealer that deviates can have entries
 opened that only one person shares. Replies stay hidden as long as one aggregator does not collude
-with the others; counts below the threshold as long as no party colludes with the dealer. The
-coordinator is not trusted: an aggregator begins an attempt once, every signature covers the
-messages before it, and each aggregator compares those with what it saw itself.
+with the others. Counts below the threshold stay hidden as long as no party colludes with the
+dealer. The coordinator is not trusted: an aggregator begins an attempt only once, every signature
+covers the earlier messages, and each aggregator compares these with the messages that it saw.
 
 Used by `deployment.secure_sum_aggregator`, `deployment.secure_sum_client`,
 `engine.secure_sum_attempts` and `privacy.secure_aggregation.relay`.
@@ -92,7 +94,18 @@ T = TypeVar("T", Opening, HeldParts, LookedUp, ShownCounts)
 
 
 def sealed(terms: bytes, step: str, sender: str, to: Opening, data: bytes) -> bytes:
-    """Return a box (an encrypted message) that only one aggregator can open."""
+    """Return a message encrypted for one aggregator.
+
+    Args:
+        terms: digest of the attempt's parameters.
+        step: name of the step in which the message is sent.
+        sender: name of the sender.
+        to: public key of the recipient.
+        data: the message.
+
+    Raises:
+        Refused: the recipient's key cannot be used.
+    """
     mine, about = new_key(), statement(step, terms, sender, to.sender.encode())
     try:
         key = agreed(mine, to.key, terms, f"box {about.hex()}")
@@ -102,17 +115,17 @@ def sealed(terms: bytes, step: str, sender: str, to: Opening, data: bytes) -> by
 
 
 def part_seed(secret: bytes, terms: bytes) -> bytes:
-    """Return the seed of a pad, from the secret that a client sent to an aggregator."""
+    """Return the seed of a pad, from the 32 secret bytes that a client sends to an aggregator."""
     return derived(secret, terms, "seed of a part")
 
 
 def checked_openings(
     openings: tuple[Opening, ...], terms: AdditiveParams, register: Register
 ) -> dict[str, Opening]:
-    """Return the aggregators' keys by name, if they are genuine and complete.
+    """Check the public keys of all aggregators; return them by aggregator.
 
     Raises:
-        Refused: a key is not genuine, or one is missing.
+        Refused: a key is missing, occurs twice, is of another attempt, or is wrongly signed.
     """
     keys = {opening.sender: opening for opening in openings}
     # A coordinator that added an aggregator of its own, or left one out, would change who has to
@@ -132,15 +145,15 @@ def checked_openings(
 
 
 class Contributor(Participant[AdditiveParams]):
-    """A client's part of one attempt: it splits its words among the aggregators.
+    """The client's side of an attempt at a sum: it splits its words among the aggregators.
 
     Args:
         name: name of the client.
-        terms: terms, made from the client's own plan.
-        words: words that the client adds to the sum; they are not changed.
-        sign: signs with the client's long-lived key.
+        terms: parameters of the attempt, made from the client's own plan of the run.
+        words: the client's reply as integers modulo 2^64, uint64 `[words]`; it is not changed.
+        sign: signs bytes with the client's long-lived key.
         register: the aggregators' long-lived keys, as known beforehand.
-        spent: record of the row that the client gave, which must outlive attempts and restarts.
+        spent: record of the words that the client gave. It must be kept over attempts and restarts.
     """
 
     def __init__(
@@ -177,15 +190,15 @@ class Contributor(Participant[AdditiveParams]):
 
 
 class Aggregator(Participant[AdditiveParams]):
-    """An aggregator's part of one attempt.
+    """An aggregator's side of one attempt at a sum by additive shares.
 
     Args:
         name: name of this aggregator in the terms.
-        terms: terms, made from the aggregator's own plan.
-        sign: signs with the aggregator's long-lived key.
+        terms: parameters of the attempt, made from the aggregator's own plan of the run.
+        sign: signs bytes with the aggregator's long-lived key.
         register: the long-lived keys of clients, aggregators and dealer, as known beforehand.
-        spent: record of the sums that the aggregator opened, which must outlive attempts and
-            restarts.
+        spent: record of the sums that the aggregator helped to open. It must be kept over attempts
+            and restarts.
     """
 
     def __init__(
@@ -238,7 +251,10 @@ class Aggregator(Participant[AdditiveParams]):
             raise Refused(f"signature: the box of '{sender}' does not open") from None
 
     def _hold(self, message: AggregatorParts) -> HeldParts:
-        """Accept every valid part; the sender of an invalid part is left out of the sum."""
+        """Accept every valid share; a client whose share is invalid is left out of the sum.
+
+        Return the signed list of the clients whose shares this aggregator holds.
+        """
         for part in message.parts:
             try:
                 self._take(part)
@@ -263,7 +279,7 @@ class Aggregator(Participant[AdditiveParams]):
         self.parts[part.sender] = data
 
     def _agree(self, message: HeldByAll) -> None:
-        """Determine who is in the sum, and add up this aggregator's shares of their replies."""
+        """Determine which clients are in the sum, and add up this aggregator's shares of them."""
         helds = {held.sender: held for held in message.helds}
         if set(helds) != set(self.terms.aggregators):
             raise Refused("lists: an aggregator does not say whose parts it has")
@@ -297,7 +313,7 @@ class Aggregator(Participant[AdditiveParams]):
         self.total, self.parts = total, {}
 
     def _counts(self) -> NDArray[np.uint8]:
-        """Return this aggregator's share of the numbers of contributors."""
+        """Return this aggregator's share of the gated words' counts of contributors, `[gated]`."""
         return self.total[: self.terms.gated].astype(np.uint8) & np.uint8(
             (1 << self.terms.count_bits) - 1
         )
@@ -313,7 +329,13 @@ class Aggregator(Participant[AdditiveParams]):
         return made
 
     def _boxed(self, message: Relayed, step: str, senders: set[str]) -> dict[str, bytes]:
-        """Open the boxes that other parties closed for this aggregator."""
+        """Decrypt the messages of other parties to this aggregator; return them by sender.
+
+        Args:
+            message: the messages, as the coordinator relayed them.
+            step: name of the step to which they must belong.
+            senders: names of the parties from which messages are due.
+        """
         opened: dict[str, bytes] = {}
         for boxes in message.boxes:
             check(boxes.signed, boxes.signature, boxes.sender, self.register)
@@ -378,7 +400,7 @@ class Aggregator(Participant[AdditiveParams]):
         return self._opened(np.concatenate([self.total[:gated][opened], self.total[gated:]]))
 
     def _spend(self) -> None:
-        """Record which sum of these contributions is opened; only this sum may be opened again."""
+        """Record which sum of the clients' replies is opened; no other sum of them may be."""
         self.spent.spend(self.terms.contribution, sum_digest(self.names, self.terms.form))
 
     def _opened(self, words: Words) -> OpenedShare:
@@ -393,9 +415,16 @@ def tables(
     sign: Sign,
     share: NDArray[np.uint8] | None = None,
 ) -> ShownCounts:
-    """Return the tables that a dealer sends the parties, in boxes.
+    """Return the dealer's message with lookup tables, encrypted and signed.
 
-    `share` is the dealer's own share of the counts, if it has one.
+    The parties are the aggregators that look up which entries have enough contributors.
+
+    Args:
+        dealer: name of the dealer.
+        terms: parameters of the attempt.
+        openings: the parties' public keys, by name.
+        sign: signs bytes with the dealer's long-lived key.
+        share: the dealer's own share of the counts of contributors, if it has one.
     """
     parties, digest = terms.parties, terms.digest
     bits, least = terms.count_bits, terms.threshold
@@ -408,30 +437,37 @@ def tables(
 
 
 def by_sender(messages: Iterable[T]) -> list[T]:
-    """Return messages in the order of their senders' names."""
+    """Return messages sorted by the names of their senders."""
     return sorted(messages, key=lambda message: message.sender)
 
 
 def agreed_on(
     terms: AdditiveParams, openings: Mapping[str, Opening], helds: Mapping[str, HeldParts]
 ) -> bytes:
-    """Return a digest of the keys and lists that all aggregators saw before a sum is opened."""
+    """Return a digest of the keys and lists that all aggregators must see before a sum is opened.
+
+    Args:
+        terms: parameters of the attempt.
+        openings: the aggregators' public keys, by name.
+        helds: each aggregator's list of the clients whose shares it holds, by aggregator.
+    """
     return transcript(terms.digest, *by_sender(openings.values()), *by_sender(helds.values()))
 
 
 def opened_words(
     looked: tuple[LookedUp, ...], terms: AdditiveParams, register: Register, before: bytes
 ) -> NDArray[np.bool_]:
-    """Return which gated words may be opened, according to all parties' lookups.
+    """Return which gated words have enough contributors and may be opened, `[gated]`.
 
     Args:
-        looked: the lookups of all parties.
-        terms: the terms of this attempt.
+        looked: each party's share of these truth values.
+        terms: parameters of the attempt.
         register: the parties' long-lived keys.
         before: digest of all messages up to the dealer's tables, as the caller saw them.
 
     Raises:
-        Refused: a party's lookup is missing, or the lookups belong to different conversations.
+        Refused: a party's share is missing, wrongly signed or of the wrong size. Or the parties saw
+            different messages.
     """
     lookups = {lookup.sender: lookup for lookup in looked}
     if set(lookups) != set(terms.parties):

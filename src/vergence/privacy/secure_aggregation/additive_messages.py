@@ -29,14 +29,18 @@ from vergence.privacy.secure_aggregation.threshold import MOST_BITS
 @tagged("Shared")
 @dataclass(frozen=True)
 class AdditiveParams(SessionParams):
-    """Terms of a sum by secret shares.
+    """Parameters of an attempt at a sum by additive shares, on which all parties agree.
+
+    A word is an integer modulo 2^64. A gated word is opened only if at least `threshold` clients
+    contributed to it; aggregators find this out by lookups in tables, without opening the count.
 
     Args:
-        aggregators: 2 to 4 names; the first aggregator gets the long parts.
-        gated: number of words, counted from the first, that are opened only with `threshold`
-            contributors.
-        count_bits: number of lowest bits of these words, which hold the number of contributors.
-        dealer: who makes the tables: with 2 aggregators, another party; with more, one of them.
+        aggregators: 2 to 4 names. The first aggregator gets a share as long as the reply; each of
+            the others gets a 32-byte seed of its share.
+        gated: number of gated words; these are the first words of a reply.
+        count_bits: number of lowest bits of a gated word that hold the number of contributors.
+        dealer: name of the party that makes the tables: not an aggregator if there are 2
+            aggregators, else one of them.
     """
 
     aggregators: tuple[str, ...] = ()
@@ -69,14 +73,14 @@ class AdditiveParams(SessionParams):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Aggregators that look up tables, if any words are gated."""
+        """Names of the aggregators that look up tables: all except the dealer."""
         return tuple(name for name in self.aggregators if name != self.dealer)
 
 
 @tagged("Opening")
 @dataclass(frozen=True)
 class Opening(SentMessage):
-    """An aggregator's public key for one attempt."""
+    """An aggregator's public key for one attempt, under which clients encrypt its shares."""
 
     key: bytes
     signature: bytes = b""
@@ -90,7 +94,7 @@ class Opening(SentMessage):
 @tagged("Openings")
 @dataclass(frozen=True)
 class Openings(SessionMessage):
-    """The aggregators' keys."""
+    """The public keys of all aggregators, sent to clients."""
 
     openings: tuple[Opening, ...]
 
@@ -98,7 +102,13 @@ class Openings(SessionMessage):
 @tagged("Part")
 @dataclass(frozen=True)
 class SharePart(SentMessage):
-    """A client's part for one aggregator, in a box."""
+    """A client's share of its reply for one aggregator, encrypted.
+
+    Attributes:
+        to: name of the aggregator.
+        box: the share, encrypted for this aggregator.
+        signature: the client's signature.
+    """
 
     to: str
     box: bytes
@@ -114,7 +124,7 @@ class SharePart(SentMessage):
 @tagged("Contribution")
 @dataclass(frozen=True)
 class Contribution(SentMessage):
-    """All parts of a client's reply."""
+    """All shares of a client's reply, one for each aggregator."""
 
     parts: tuple[SharePart, ...]
 
@@ -122,7 +132,7 @@ class Contribution(SentMessage):
 @tagged("Parts")
 @dataclass(frozen=True)
 class AggregatorParts(SessionMessage):
-    """The clients' parts for one aggregator."""
+    """The shares that clients sent for one aggregator."""
 
     parts: tuple[SharePart, ...]
 
@@ -130,7 +140,13 @@ class AggregatorParts(SessionMessage):
 @tagged("Held")
 @dataclass(frozen=True)
 class HeldParts(SentMessage):
-    """Lists the clients whose parts an aggregator has, with a digest of its key for boxes."""
+    """Lists the clients whose shares an aggregator holds.
+
+    Attributes:
+        names: names of the clients.
+        opening: digest of the message with the aggregator's public key.
+        signature: the aggregator's signature.
+    """
 
     names: tuple[str, ...]
     opening: bytes
@@ -146,7 +162,12 @@ class HeldParts(SentMessage):
 @tagged("Helds")
 @dataclass(frozen=True)
 class HeldByAll(SessionMessage):
-    """All aggregators' lists of clients; a client that is on every list is in the sum."""
+    """The lists of all aggregators; a client that is on every list is in the sum.
+
+    Attributes:
+        helds: each aggregator's list of the clients whose shares it holds.
+        openings: the public keys of all aggregators.
+    """
 
     helds: tuple[HeldParts, ...]
     openings: tuple[Opening, ...] = ()
@@ -155,7 +176,14 @@ class HeldByAll(SessionMessage):
 @tagged("Boxes")
 @dataclass(frozen=True)
 class ShownCounts(SentMessage):
-    """Boxes with a dealer's tables (`step` is `tables`) or a party's blinded counts (`shown`)."""
+    """Encrypted messages of the threshold on contributors, from one party to the others.
+
+    Attributes:
+        step: `tables`: the sender is the dealer, and sends each aggregator its share of the lookup
+            tables. `shown`: the sender is an aggregator, and sends its share of the blinded counts.
+        boxes: the encrypted message for each recipient, by name.
+        signature: the sender's signature.
+    """
 
     step: str
     boxes: Mapping[str, bytes]
@@ -170,13 +198,13 @@ class ShownCounts(SentMessage):
 @tagged("Ready")
 @dataclass(frozen=True)
 class Ready(SentMessage):
-    """Confirmation of a party that has nothing to send in this step."""
+    """Confirms a step in which the sender has nothing else to send."""
 
 
 @tagged("Relayed")
 @dataclass(frozen=True)
 class Relayed(SessionMessage):
-    """Boxes of other aggregators; the recipient can open the box that was closed for it."""
+    """Encrypted messages of other parties; the recipient can decrypt those addressed to it."""
 
     boxes: tuple[ShownCounts, ...]
 
@@ -186,8 +214,12 @@ class Relayed(SessionMessage):
 class LookedUp(SentMessage):
     """A party's share of the bits that say which entries have enough contributors.
 
-    `before` is the transcript up to the dealer's tables, `shown` a digest of the blinded counts:
-    the dealer, who does not see the counts, compares the digests.
+    Attributes:
+        bits: the share, one bit per entry, eight to a byte.
+        before: digest of all messages up to the dealer's tables.
+        shown: digest of the messages with blinded counts. The dealer does not see the counts, and
+            compares the digests of all parties.
+        signature: the party's signature.
     """
 
     bits: bytes
@@ -213,7 +245,13 @@ class Lookups(SessionMessage):
 @tagged("Opened")
 @dataclass(frozen=True)
 class OpenedShare(SentMessage):
-    """An aggregator's share of the sum's opened words; `before` is the transcript."""
+    """An aggregator's share of the words of the sum that are opened.
+
+    Attributes:
+        words: the share, 8 bytes per word.
+        before: digest of all messages before this one.
+        signature: the aggregator's signature.
+    """
 
     words: bytes
     before: bytes
@@ -227,7 +265,13 @@ class OpenedShare(SentMessage):
 
 @dataclass(frozen=True)
 class SharedTotal:
-    """The sum, with 0 where it stayed closed; who is in it; and which gated words were opened."""
+    """The result of a secure sum by additive shares.
+
+    Attributes:
+        words: the sum, uint64 `[words]`; 0 for words that were not opened.
+        names: names of the clients whose replies are in the sum.
+        opened: which of the gated words were opened, `[gated]`.
+    """
 
     words: Words
     names: tuple[str, ...]

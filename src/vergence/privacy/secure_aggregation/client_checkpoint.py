@@ -1,4 +1,4 @@
-"""Checkpoint of a client between two messages of a sum under pairwise pads; it is secret.
+"""Secret checkpoint of a client between two messages of a secure sum by pairwise pads.
 
 Used by `deployment.secure_sum_client`.
 """
@@ -19,9 +19,19 @@ from vergence.privacy.secure_aggregation.pairwise_messages import Advert, Pairwi
 @tagged("Pending", shares="held")
 @dataclass(frozen=True)
 class Pending:
-    """State of an attempt: its next step, the client's secrets, and the messages it received.
+    """A client's state in an attempt at a secure sum by pairwise pads.
 
     Its `repr` omits the secrets, as it may end up in a log.
+
+    Attributes:
+        terms: parameters of the attempt.
+        step: number of the server's messages that were answered.
+        box_key: private key with which messages from other clients are decrypted.
+        pad_key: private key from which the seeds of pairwise pads follow.
+        seed: seed of the client's own pad.
+        adverts: all clients' public keys.
+        shares: the Shamir shares of other clients' secrets, by client.
+        names: names of the clients that are in the sum.
     """
 
     terms: PairwiseParams
@@ -35,7 +45,7 @@ class Pending:
 
 
 def pending(client: PairwiseClient) -> Pending:
-    """Return the state that a client needs to continue its attempt, except for its words."""
+    """Return the state that a client needs to continue its attempt, without its words."""
     return Pending(
         client.terms,
         len(STEPS) - len(client.steps),
@@ -49,7 +59,10 @@ def pending(client: PairwiseClient) -> Pending:
 
 
 def resume(client: PairwiseClient, state: Pending) -> PairwiseClient:
-    """Continue an attempt with a newly made client for the same terms and words."""
+    """Set a new client to a checkpoint, so that it continues the attempt; return the client.
+
+    The client must have the checkpoint's terms and the same words as before.
+    """
     client.box_key = X25519PrivateKey.from_private_bytes(state.box_key)
     client.pad_key = X25519PrivateKey.from_private_bytes(state.pad_key)
     client.seed, client.shares = state.seed, dict(state.shares)

@@ -1,8 +1,8 @@
 """One-time pads of 64-bit words, expanded from 32-byte seeds of the system's randomness.
 
-A seed gives one pad, by the cipher that the terms of the sum name. Its key is derived for that
-cipher alone, so that no key serves two ciphers. A key makes one key stream: its counter runs over
-all words of the pad and never returns to a value.
+A seed gives one pad, by the cipher that the parameters of the sum name. The cipher's key is derived
+from the seed and the cipher's name, so that no key is used with two ciphers. A key makes one key
+stream; its counter takes no value twice.
 
 Used in `deployment`, `engine` and `privacy`.
 """
@@ -27,35 +27,40 @@ from vergence.privacy.secure_aggregation.packing import Words
 SEED = 32
 """Bytes of every seed, key and secret."""
 CHUNK = 1 << 14
-"""Words expanded at a time: they stay in the cache, and no pad is ever whole in memory."""
+"""Number of words of a pad that are in memory at a time; they fit into the processor's cache."""
 BLOCK = 16
 """Bytes of a block of AES."""
 MOST_BLOCKS = (1 << 32) - 2
-"""Blocks that a key gives at most: the counter has 32 bits, and two of them are taken.
+"""Largest number of blocks per key: the counter has 32 bits, and two of its values are not used.
 
-ChaCha20's are larger, and it gives fewer.
+Blocks of ChaCha20 are larger, so that a pad of the same size needs fewer.
 
-A stream of AES in counter mode differs from a random one in that no block comes twice. Who sees
-2^32 blocks notices with a probability of 2^-65.
+A stream of AES in counter mode differs from random bytes: no block occurs twice. An observer of
+2^32 blocks can tell the difference with a probability of 2^-65.
 """
 PadCipher = Literal["aes-256-ctr", "chacha20"]
 PAD_CIPHERS: tuple[PadCipher, ...] = get_args(PadCipher)
 ONCE = bytes(12)
-"""The nonce of a key that closes one box."""
+"""The fixed nonce of a key that encrypts a single message."""
 
 
 def new_seed() -> bytes:
-    """Return 32 random bytes of the system."""
+    """Return 32 random bytes from the operating system."""
     return os.urandom(SEED)
 
 
 def new_key() -> X25519PrivateKey:
-    """Return a fresh private key for key agreement."""
+    """Return a fresh private key for X25519 key agreement."""
     return X25519PrivateKey.from_private_bytes(new_seed())
 
 
 def derived(secret: bytes, salt: bytes, what: str) -> bytes:
-    """Return 32 bytes that depend on a secret, an attempt (`salt`), and a purpose.
+    """Return 32 bytes derived from a secret, for one attempt and one purpose.
+
+    Args:
+        secret: the secret bytes.
+        salt: bytes that identify the attempt.
+        what: the purpose.
 
     Source: HKDF-SHA256, RFC 5869.
     """
@@ -63,7 +68,15 @@ def derived(secret: bytes, salt: bytes, what: str) -> bytes:
 
 
 def agreed(mine: X25519PrivateKey, public: bytes, salt: bytes, what: str) -> bytes:
-    """Return the key that two parties derive from their own private and the other's public key.
+    """Return the 32-byte key on which two parties agree.
+
+    Each party computes it from its own private key and the other party's public key.
+
+    Args:
+        mine: this party's private key.
+        public: the other party's public key.
+        salt: bytes that identify the attempt.
+        what: the purpose of the key.
 
     Raises:
         ValueError: `public` is not a key, or is a point that makes all secrets equal.
@@ -103,7 +116,7 @@ def check_pad(cipher: str, words: int) -> None:
 
 
 def pad_key(seed: bytes, cipher: PadCipher) -> bytes:
-    """Return the key that a seed gives for one cipher and no other.
+    """Return the 32-byte key that a seed gives for one cipher.
 
     Raises:
         ConfigError: the seed does not have 32 bytes.
@@ -118,10 +131,14 @@ def add_pads(
     minus: Sequence[bytes] = (),
     out: Words | None = None,
 ) -> None:
-    """Add the pads of some seeds to words, and subtract those of others, mod 2^64.
+    """Add the pads of some seeds to words modulo 2^64, and subtract the pads of other seeds.
 
-    The result replaces the words, or is written to `out` `[n]`, if given, and the words stay
-    unchanged.
+    Args:
+        words: the words, uint64 `[n]`; they are overwritten if `out` is None.
+        cipher: cipher that generates the pads.
+        plus: seeds whose pads are added.
+        minus: seeds whose pads are subtracted.
+        out: array `[n]` for the result.
 
     Raises:
         ConfigError: a seed does not have 32 bytes, the cipher is unknown, or there are too many
@@ -148,17 +165,22 @@ def add_pads(
 
 
 def close_box(key: bytes, data: bytes, about: bytes) -> bytes:
-    """Encrypt a message between two parties, under a key that encrypts nothing else."""
+    """Encrypt and authenticate a message between two parties; return the encrypted bytes.
+
+    Args:
+        key: 32 bytes; a key must encrypt a single message.
+        data: the message.
+        about: bytes that are authenticated with the message, such as sender and purpose.
+    """
     # A fixed nonce is safe only because a key closes one box.
     return ChaCha20Poly1305(key).encrypt(ONCE, data, about)
 
 
 def open_box(key: bytes, box: bytes, about: bytes) -> bytes:
-    """Undo `close_box`.
+    """Return the message that `close_box` encrypted with the same key and the same `about`.
 
     Raises:
-        ValueError: the box was closed by another party or for another purpose, or was changed on
-            the way.
+        ValueError: the key or `about` is another one, or the bytes were changed.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(ONCE, box, about)
@@ -177,8 +199,8 @@ def _pad(seed: bytes, cipher: PadCipher) -> CipherContext:
     """Return the key stream of a seed's pad.
 
     Source: AES-256 in counter mode as in GCM, NIST SP 800-38D section 6.5, from counter 2; or
-    ChaCha20, RFC 8439. GCM's tag is not used; GCM is chosen because OpenSSL generates bytes two to
-    three times as fast with it as in plain counter mode.
+    ChaCha20, RFC 8439. OpenSSL generates bytes in GCM two to three times as fast as in plain
+    counter mode; GCM's tag is not used.
     """
     key = pad_key(seed, cipher)
     if cipher == "chacha20":

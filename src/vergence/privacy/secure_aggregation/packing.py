@@ -1,14 +1,14 @@
 """Numbers as 64-bit words whose sums are exact: fixed point, with the weight in the same word.
 
-Words are added modulo 2^64. From the low end a word holds: how many people contributed (0 or 1 of
-each), their weight, and the value, as two's complement in all bits above:
+Words are added modulo 2^64. From the lowest bit on, a word holds the number of contributors (0 or 1
+for one person), their weight, and the value, which takes all remaining bits as two's complement:
 
     | value * 2^fraction, signed | weight | contributors |
       64 - weight - count bits     bits     bits
 
-The fields of a sum are the sums of the fields, since each is wide enough for `people` of its
-largest entry. The contributors lie lowest so that an additive share of a word, cut to these bits,
-is a share of their number: a threshold on them needs no carry (`threshold.py`).
+The fields of a sum are the sums of the fields, since each field is wide enough for the sum over
+`people` people. The number of contributors is in the lowest bits, so that these bits of an additive
+share are an additive share of this number: a threshold on it needs no carry (`threshold.py`).
 
 Used in `deployment`, `engine` and `privacy`.
 """
@@ -30,15 +30,15 @@ Words = NDArray[np.uint64]
 BITS = 64
 HALF = np.uint64(32)
 CHUNK = 1 << 14
-"""Numbers that become words at a time."""
+"""Number of values that are encoded as words at a time."""
 FLOAT32_POWERS = 64
-"""Powers of two that scale numbers in float32; what is scaled by them stays below 2^63."""
+"""Values are scaled in float32, which is exact, if `Packing.fraction` is below this number."""
 SMALLEST = 1e-30
-"""The smallest limit: far above where floating point thins out."""
+"""The smallest allowed `limit`, far above the smallest normal float32."""
 
 
 class RangeFault(ConfigError):
-    """Raised for a number that a word cannot hold: the contribution is refused, never clipped."""
+    """Raised for a number that a word cannot hold; the reply is refused, and nothing is clipped."""
 
 
 @tagged("Packing")
@@ -47,17 +47,17 @@ class Packing:
     """Encoding of numbers as words, for at most `people` contributors.
 
     Numbers are rounded to a multiple of 2^-`fraction`, ties to even, so that a number gives the
-    same word everywhere. `fraction` is as large as the sum of `people` numbers of size `limit`
-    allows.
+    same word on every machine. `fraction` is the largest one at which the sum of `people` numbers
+    of size `limit` fits.
 
     Args:
-        limit: the largest |weight * update| (>= 1e-30). A larger one is refused, never clipped.
+        limit: the largest absolute value of weight * update (>= 1e-30). A larger number is refused,
+            never clipped.
         people: largest number of contributors to a sum (>= 1).
-        counted: whether a word also holds a weight and a count of contributors; else it holds only
-            the value.
-        heaviest: the largest weight of an entry, a whole number; 1: weights are 0 and 1, and the
-            number of contributors is their sum.
-        name: name of the numbers, for messages.
+        counted: whether a word also holds a weight and a count of contributors, besides the value.
+        heaviest: the largest weight of an entry, an integer. With 1, weights are 0 or 1, and their
+            sum is the number of contributors.
+        name: name of the numbers, for error messages.
         bits: bits of an entry: 64, or 32 with two entries in a word (`paired`).
 
     Raises:
@@ -92,7 +92,7 @@ class Packing:
 
     @property
     def weight_bits(self) -> int:
-        """Number of bits for the sum of weights; 0 if that is the number of contributors."""
+        """Number of bits for the sum of weights; 0 if words hold no weights, or only 0 and 1."""
         if not self.counted or self.heaviest == 1:
             return 0
         return (self.people * self.heaviest).bit_length()
@@ -104,7 +104,7 @@ class Packing:
 
     @cached_property
     def fraction(self) -> int:
-        """Number of bits after the point."""
+        """Number of bits after the binary point."""
         most = ((1 << (self.value_bits - 1)) - 1) // self.people
         limit = Fraction(self.limit)
         bits = math.floor(math.log2(most / limit)) + 1 if most else -1
@@ -114,7 +114,7 @@ class Packing:
 
     @property
     def step(self) -> float:
-        """Distance of neighbouring values; a single value is off by at most half of it."""
+        """Distance of neighbouring values; rounding changes a value by at most half of it."""
         return 2.0**-self.fraction
 
     def encode(
@@ -123,12 +123,12 @@ class Packing:
         weights: NDArray[np.generic] | int | None = None,
         out: Words | None = None,
     ) -> Words:
-        """Return numbers as words, in `out` if that is given.
+        """Return numbers as words, uint64 `[n]`.
 
         Args:
             values: weight * update `[n]`, 0 where the weight is 0.
-            weights: weights of all entries `[n]`, or one weight for all; whole numbers, or truth
-                values. They are given only if words hold weights.
+            weights: weights of all entries `[n]`, or one weight for all; integers, or truth values.
+                They are given only if words hold weights.
             out: array `[n]` for the words; None: a new array.
 
         Raises:
@@ -189,34 +189,39 @@ class Packing:
         return whole
 
     def values(self, words: Words) -> NDArray[np.float64]:
-        """Return the values of words or of their sum; exact below 2^53 steps, else rounded once."""
+        """Return the values in words, or in a sum of words, `[n]`.
+
+        A value is exact up to 2^53 steps, and rounded once beyond.
+        """
         whole = words.view(np.int64) >> (self.weight_bits + self.count_bits)
         return whole.astype(np.float64) * self.step
 
     def weights(self, words: Words) -> NDArray[np.int64]:
-        """Return the sums of weights in words."""
+        """Return the weights in words, or in a sum of words, `[n]`."""
         width = self.weight_bits or self.count_bits
         shift = np.uint64(self.count_bits if self.weight_bits else 0)
         return ((words >> shift) & np.uint64((1 << width) - 1)).view(np.int64)
 
     def contributors(self, words: Words) -> NDArray[np.int64]:
-        """Return the numbers of people who contributed to words."""
+        """Return the number of people who contributed to each word of a sum, `[n]`."""
         return (words & np.uint64((1 << self.count_bits) - 1)).view(np.int64)
 
 
 def withheld(words: Words, packing: Packing, least: int) -> Words:
-    """Return a sum with 0 in place of the words with fewer than `least` contributors.
+    """Return a sum of words, with 0 in place of words with fewer than `least` contributors.
 
-    So a simulation, which sees all counts, opens the same words as the protocol with shares.
+    A simulation sees all counts. With this function it opens the same words as the protocol on
+    secret shares.
     """
     return np.where(packing.contributors(words) >= least, words, np.uint64(0))
 
 
 def paired(entries: Words, out: Words | None = None) -> Words:
-    """Return entries of 32 bits as half as many words: the first half low, the second high.
+    """Return entries of 32 bits as half as many words of 64 bits; `unpaired` undoes it.
 
-    Sums of such words contain the sums of both halves, since the carry out of a low half follows
-    from its own bits. Words are written to `out` if that is given.
+    The first half of the entries is in the low 32 bits, the second half in the high 32 bits. A sum
+    of such words contains the sums of both halves: the carry out of the low bits can be computed
+    from them. Words are written to `out` if it is given.
     """
     half = -(-len(entries) // 2)
     words, both = np.empty(half, np.uint64) if out is None else out, len(entries) - half
@@ -227,17 +232,20 @@ def paired(entries: Words, out: Words | None = None) -> Words:
 
 
 def unpaired(words: Words, count: int) -> Words:
-    """Undo `paired` for `count` entries, or for sums of entries that fit into 32 bits."""
+    """Return the `count` entries of words that `paired` made, or their sums for a sum of words.
+
+    A sum of entries must fit into 32 bits.
+    """
     low = (words << HALF).view(np.int64) >> np.int64(HALF)
     high = (words.view(np.int64) - low) >> np.int64(HALF)
     return np.concatenate([low, high[: count - len(words)]]).view(np.uint64)
 
 
 def sent(words: Words) -> bytes:
-    """Return words in the form in which they are sent, 8 bytes each."""
+    """Return words as the bytes that are sent: 8 bytes each, lowest byte first."""
     return words.astype("<u8", copy=False).tobytes()
 
 
 def received(data: bytes) -> Words:
-    """Return words that were received, as a read-only array."""
+    """Return the words in bytes that were received, as a read-only array."""
     return np.frombuffer(data, "<u8")

@@ -1,9 +1,11 @@
 """Secure sum by pairwise pads: clients hide their words under pads that cancel out.
 
-Each pair of clients agrees on a seed; one adds its pad, the other subtracts it. Each also adds a
-pad of its own. All secrets are shared among the clients, so that those who are left can help the
-server to take away what does not cancel: the own pads of those who gave their words, the pairs'
-pads of those who vanished; never both of one client.
+A client's words are its reply as integers modulo 2^64. Each pair of clients agrees on a seed; one
+client adds the pad of this seed, the other subtracts it. Each client also adds a pad of its own.
+All secrets are split into Shamir shares among the clients. So the remaining clients can help the
+server to remove the pads that do not cancel: the own pads of clients whose words are in the sum,
+and the pairwise pads of clients that vanished. They never give shares of both secrets of one
+client.
 
     server                       client
     Invitation       ->          fresh keys                        -> Advert
@@ -13,18 +15,17 @@ pads of those who vanished; never both of one client.
     Agreements       ->          shares of one secret per client   -> Unmask
     Total
 
-`PairwiseClient` and `PairwiseServer` hold one attempt each. Keys live no longer; a new attempt
-has new ones.
+`PairwiseClient` and `PairwiseServer` are for one attempt each; a new attempt has new keys.
 
 Used by `deployment.secure_sum_client`, `engine.protections.secure_aggregation`,
 `engine.secure_sum_attempts` and `privacy.secure_aggregation.client_checkpoint`.
 
 Source: Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning",
 CCS 2017, Figure 4 with the steps for an active adversary.
-Differs: signatures also cover the attempt, the keys and the senders of shares that a client was
-shown; masked words and answers are signed; own seeds are committed to, so that a wrong share ends
-the attempt instead of spoiling the sum; a client gives one row to a question, and helps to open one
-sum of it.
+Differs: signatures also cover the attempt, and the keys and senders of shares that a client was
+shown; masked words and answers are signed. Each client commits to its own seed, so that a wrong
+share ends the attempt instead of spoiling the sum. For one request a client gives only one vector
+of words, and helps to open only one sum of it.
 """
 
 from __future__ import annotations
@@ -81,23 +82,23 @@ from vergence.privacy.secure_aggregation.session import (
 
 SHARES = 2 * shamir.SHARE
 STEPS = (Advert, Shares, Masked, Agreed, Unmask)
-"""Messages of clients, in order."""
+"""Types of a client's messages, in the order in which they are sent."""
 Question = Invitation | Roster | RelayedShares | Survivors | Agreements
-"""Messages of the server."""
+"""Types of the server's messages."""
 Answer = TypeVar("Answer", bound=SentMessage)
 
 
 class PairwiseClient(Participant[PairwiseParams]):
-    """A client's part of one attempt.
+    """The client's side of one attempt at a sum under pairwise pads.
 
     Args:
         name: name of the client.
-        terms: terms, made from the client's own plan.
-        words: words that the client adds to the sum; they are not changed.
-        sign: signs with the client's long-lived key.
-        register: everybody's long-lived keys, as known beforehand.
-        spent: record of the row that the client gave and the sum that it opened, which must outlive
-            attempts and restarts.
+        terms: parameters of the attempt, made from the client's own plan of the run.
+        words: the client's reply as integers modulo 2^64, uint64 `[words]`; it is not changed.
+        sign: signs bytes with the client's long-lived key.
+        register: the long-lived keys of all clients, as known beforehand.
+        spent: record of the words that the client gave and of the sum that it helped to open. It
+            must be kept over attempts and restarts.
     """
 
     def __init__(
@@ -240,10 +241,15 @@ class PairwiseClient(Participant[PairwiseParams]):
 
 
 class PairwiseServer:
-    """The server's part of one attempt: call `open`, then `receive` answers and `close` each step.
+    """The server's side of one attempt at a sum under pairwise pads.
 
-    A client that does not answer in time, or is refused, is left out from then on; `refused` holds
-    the reasons.
+    Call `open` first; then, in every step, call `receive` for each answer and `close` once. A
+    client that does not answer before `close`, or whose answer is refused, takes no part in later
+    steps.
+
+    Args:
+        terms: parameters of the attempt, made from the server's own plan of the run.
+        register: the long-lived keys of all clients that are invited.
     """
 
     def __init__(self, terms: PairwiseParams, register: Register) -> None:
@@ -262,10 +268,10 @@ class PairwiseServer:
         return dict.fromkeys(sorted(self.due), Invitation(self.terms.digest))
 
     def receive(self, message: object) -> None:
-        """Check and store a client's answer.
+        """Check and store a client's answer in the current step.
 
         Raises:
-            Refused: the answer must not count; the message says why.
+            Refused: the answer must not count; the error says why.
         """
         if self.step == len(STEPS) or not isinstance(message, STEPS[self.step]):
             raise Refused(f"order: {type(message).__name__} came, and is not due")
@@ -315,7 +321,10 @@ class PairwiseServer:
                 raise Refused(f"size: '{message.sender}' sent what is no share")
 
     def close(self) -> Mapping[str, Question] | Total:
-        """End a step with the answers received; return the next messages by client, or the sum.
+        """End the current step with the answers that were received.
+
+        Returns:
+            The next message to each client that answered, by name; after the last step the sum.
 
         Raises:
             Aborted: too few clients are left, or their answers do not fit together.
@@ -352,11 +361,11 @@ class PairwiseServer:
         return questions or Total(self.total, tuple(sorted(self.names)))
 
     def _came(self, kind: type[Answer]) -> dict[str, Answer]:
-        """Return the step's answers, which are all of one kind."""
+        """Return the answers of this step, by client; all have the type `kind`."""
         return {name: each for name, each in self.answers.items() if isinstance(each, kind)}
 
     def _unmask(self, answers: Mapping[str, Unmask]) -> None:
-        """Remove the pads that did not cancel."""
+        """Remove from the sum the pads that did not cancel, with the help of clients' shares."""
         numbers = share_numbers(self.adverts)
         few = sorted(answers)[: self.terms.threshold]
         minus, plus, digest = list[bytes](), list[bytes](), self.terms.digest
@@ -388,7 +397,9 @@ class PairwiseServer:
 def converse(
     server: PairwiseServer,
 ) -> Generator[Mapping[str, Question], Mapping[str, object], Total]:
-    """Run a server's part: yield messages by client, receive answers by client, return the sum.
+    """Run the server's side of an attempt as a generator.
+
+    It yields messages by client, is sent the clients' answers by client, and returns the sum.
 
     Raises:
         Aborted: the attempt ends without a sum.
@@ -413,16 +424,15 @@ def converse(
 
 
 def colluders(people: int, least: int) -> int:
-    """Return the fewest clients that, with a malicious server, can reveal a person's words.
+    """Return how many clients must collude with a malicious server to reveal a person's reply.
 
-    Secure aggregation tells the user this number.
-
-    Of a roster of n with threshold t, 2t - n clients can give a server both secrets of one client,
-    and n - 1 clients can subtract their own words from the sum. The server chooses n; clients
-    refuse a threshold below `least`, or of at most two thirds of the roster.
+    Reports show this number to the user. Among n clients with threshold t, 2t - n clients can give
+    the server both secrets of another client, and n - 1 clients can subtract their own words from
+    the sum. The server chooses n. Clients refuse a threshold below `least`, or of at most two
+    thirds of n.
 
     Args:
-        people: number of people in the federation, all of whom the server may invite (>= least).
+        people: number of people in the federation; the server may invite all of them.
         least: fewest people in a sum.
     """
     return min(
@@ -432,15 +442,21 @@ def colluders(people: int, least: int) -> int:
 
 
 def commitment(seed: bytes, terms: bytes) -> bytes:
-    """Return the commitment to a seed: bytes that verify the seed and reveal nothing else."""
+    """Return the commitment to a seed: 32 bytes that verify the seed and do not reveal it."""
     return derived(seed, terms, "commitment")
 
 
 def pair_seed(mine: X25519PrivateKey, other: Advert, me: str, terms: bytes) -> bytes:
-    """Return the seed of the pad between two clients.
+    """Return the 32-byte seed of the pad between two clients; both compute the same seed.
+
+    Args:
+        mine: private key of one client.
+        other: public keys of the other client.
+        me: name of the client with the private key.
+        terms: digest of the attempt's parameters.
 
     Raises:
-        Refused: the other's key cannot be used.
+        Refused: the other client's public key cannot be used.
     """
     both = joined(name.encode() for name in sorted((me, other.sender)))
     try:

@@ -1,4 +1,4 @@
-"""Messages of a secure sum by pairwise pads (`pairwise.py`), and checks that everybody makes.
+"""Messages of a secure sum by pairwise pads (`pairwise.py`), and checks of both sides.
 
 Used by `deployment.secure_sum_client`, `deployment.secure_sum_server`,
 `engine.secure_sum_attempts`, `engine.secure_sums`, `privacy.secure_aggregation.client_checkpoint`
@@ -29,17 +29,23 @@ from vergence.privacy.secure_aggregation.session import (
 @tagged("Pairwise")
 @dataclass(frozen=True)
 class PairwiseParams(SessionParams):
-    """Terms of a sum under pairwise pads, where `threshold` shares also recover a secret.
+    """Parameters of an attempt at a sum by pairwise pads, on which all parties agree.
 
-    The threshold must be more than two thirds of the clients that advertised keys, which clients
-    check.
+    `threshold` is also the number of Shamir shares that recover a secret. It must be more than two
+    thirds of the clients that sent keys; every client checks this.
     """
 
 
 @tagged("Advert")
 @dataclass(frozen=True)
 class Advert(SentMessage):
-    """A client's public keys for one attempt: one for boxes, and one for pairwise seeds."""
+    """A client's public keys for one attempt.
+
+    Attributes:
+        box_key: key with which other clients encrypt Shamir shares for this client.
+        pad_key: key from which this client and another one derive the seed of their pairwise pad.
+        signature: the client's signature.
+    """
 
     box_key: bytes
     pad_key: bytes
@@ -54,7 +60,7 @@ class Advert(SentMessage):
 @tagged("Roster")
 @dataclass(frozen=True)
 class Roster(SessionMessage):
-    """Everybody's keys."""
+    """The public keys of all clients, sent to every client."""
 
     adverts: tuple[Advert, ...]
 
@@ -62,7 +68,13 @@ class Roster(SessionMessage):
 @tagged("Shares")
 @dataclass(frozen=True)
 class Shares(SentMessage):
-    """A client's shares of its two secrets, in a box for each other client, and a commitment."""
+    """Shamir shares of a client's two secrets, encrypted for the other clients.
+
+    Attributes:
+        commitment: commitment to the seed of the client's own pad.
+        boxes: the encrypted shares for each other client, by name.
+        signature: the client's signature.
+    """
 
     commitment: bytes
     boxes: Mapping[str, bytes]
@@ -77,7 +89,7 @@ class Shares(SentMessage):
 @tagged("Delivery")
 @dataclass(frozen=True)
 class RelayedShares(SessionMessage):
-    """The boxes that other clients closed for one client."""
+    """The encrypted Shamir shares for one client, by sender."""
 
     boxes: Mapping[str, bytes]
 
@@ -85,7 +97,12 @@ class RelayedShares(SessionMessage):
 @tagged("Masked")
 @dataclass(frozen=True)
 class Masked(SentMessage):
-    """A client's words, hidden by pads, 8 bytes each."""
+    """A client's reply, hidden by pads.
+
+    Attributes:
+        words: integers modulo 2^64, 8 bytes each.
+        signature: the client's signature.
+    """
 
     words: bytes
     signature: bytes = b""
@@ -99,7 +116,7 @@ class Masked(SentMessage):
 @tagged("Survivors")
 @dataclass(frozen=True)
 class Survivors(SessionMessage):
-    """Names of the clients whose words were received."""
+    """Names of the clients whose hidden replies the server received."""
 
     names: tuple[str, ...]
 
@@ -107,7 +124,7 @@ class Survivors(SessionMessage):
 @tagged("Agreed")
 @dataclass(frozen=True)
 class Agreed(SentMessage):
-    """A client's signature over the lists of clients and keys that it saw."""
+    """A client's signature over the keys and lists of clients that the server showed to it."""
 
     signature: bytes
 
@@ -115,7 +132,7 @@ class Agreed(SentMessage):
 @tagged("Agreements")
 @dataclass(frozen=True)
 class Agreements(SessionMessage):
-    """Signatures of all clients that agreed on who is in the sum."""
+    """Signatures of all clients that agreed on who is in the sum, by client."""
 
     signatures: Mapping[str, bytes]
 
@@ -123,7 +140,13 @@ class Agreements(SessionMessage):
 @tagged("Unmask")
 @dataclass(frozen=True)
 class Unmask(SentMessage):
-    """Shamir shares: of mask seeds of clients in the sum, and of mask keys of dropouts."""
+    """Shamir shares that one client holds of other clients' secrets, for removing pads.
+
+    Attributes:
+        seeds: shares of the seeds of the own pads, for clients in the sum, by client.
+        keys: shares of the private keys for pairwise pads, for clients that dropped out, by client.
+        signature: the sender's signature.
+    """
 
     seeds: Mapping[str, bytes]
     keys: Mapping[str, bytes]
@@ -137,14 +160,19 @@ class Unmask(SentMessage):
 
 @dataclass(frozen=True)
 class Total:
-    """The sum of all words, and the names of those who are in it."""
+    """The result of a secure sum by pairwise pads.
+
+    Attributes:
+        words: the sum, uint64 `[words]`.
+        names: names of the clients whose replies are in the sum.
+    """
 
     words: Words
     names: tuple[str, ...]
 
 
 def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
-    """Check that a roster is neither too small nor too large, and that no key occurs twice.
+    """Check the number of clients that sent keys, and that no key occurs twice.
 
     Raises:
         Aborted: there are too few clients, or the threshold is too low for their number.
@@ -165,14 +193,24 @@ def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
 
 
 def share_numbers(adverts: Collection[str]) -> dict[str, int]:
-    """Return the number of each client's Shamir shares, from 1, by name."""
+    """Return the number of each client in Shamir's scheme (from 1), by name.
+
+    It is the point at which the client's shares are values of the polynomial.
+    """
     return {name: number for number, name in enumerate(sorted(adverts), 1)}
 
 
 def view_digest(
     terms: bytes, adverts: Mapping[str, Advert], sharers: Collection[str], names: Collection[str]
 ) -> bytes:
-    """Return a digest of what a client saw: all keys, who shared secrets, and who is in the sum."""
+    """Return a digest of the keys and lists that the server showed to a client.
+
+    Args:
+        terms: digest of the attempt's parameters.
+        adverts: all clients' public keys, by client.
+        sharers: names of the clients that sent shares of their secrets.
+        names: names of the clients that are in the sum.
+    """
     keys = listed({name: a.box_key + a.pad_key for name, a in adverts.items()})
     lists = [joined(name.encode() for name in sorted(some)) for some in (sharers, names)]
     return hashlib.sha256(joined([terms, keys, *lists])).digest()

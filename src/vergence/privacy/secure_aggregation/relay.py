@@ -47,23 +47,24 @@ from vergence.privacy.secure_aggregation.session import (
 )
 
 Answers = Mapping[str, object]
-"""Answer of each client or aggregator, by name; nothing is known of their kinds."""
+"""Answer of each client or aggregator, by name; answers are unchecked objects of any type."""
 Question = Invitation | Openings | AggregatorParts | HeldByAll | Relayed | Lookups
 Talk = Generator[Mapping[str, Question], Answers, SharedTotal]
 FromAggregator = TypeVar("FromAggregator", Opening, HeldParts, ShownCounts, LookedUp, OpenedShare)
 
 
 class Coordinator:
-    """The server's part of one attempt; `refused` holds who was left out, with the reason.
+    """The server's side of one attempt at a sum by additive shares.
 
-    `clients` are those who sent their parts, as soon as that is known. `openings` holds the
-    aggregators' keys; it stays empty if an aggregator did not answer the invitation.
+    After an attempt the attribute `refused` has the clients that were left out, with the reasons.
+    `clients` then has the clients that sent valid shares. `openings` has the aggregators' public
+    keys; it is empty if an aggregator did not answer the first message.
 
     Args:
-        terms: terms, made from the server's own plan.
-        clients: clients that the server asks.
-        register: everybody's long-lived keys.
-        sign: signs with the server's own key; needed if the server is the dealer.
+        terms: parameters of the attempt, made from the server's own plan of the run.
+        clients: names of the clients that the server asks.
+        register: the long-lived keys of clients, aggregators and dealer.
+        sign: signs bytes with the server's own key; needed if the server is the dealer.
         name: name of the server.
     """
 
@@ -82,7 +83,9 @@ class Coordinator:
         self.before = b""
 
     def converse(self) -> Talk:
-        """Yield the questions by recipient, receive the answers by sender, and return the sum.
+        """Run the attempt as a generator.
+
+        It yields messages by recipient, is sent the answers by sender, and returns the sum.
 
         Raises:
             Aborted: the attempt ends without a sum.
@@ -120,7 +123,11 @@ class Coordinator:
     def _all(
         self, answers: Answers, kind: type[FromAggregator], names: tuple[str, ...] = ()
     ) -> dict[str, FromAggregator]:
-        """Return the messages of all aggregators, or of `names`; a missing message ends the sum."""
+        """Check that all aggregators, or those in `names`, sent a message; return it by name.
+
+        Raises:
+            Aborted: a message is missing, or is not valid.
+        """
         messages: dict[str, FromAggregator] = {}
         for name in names or self.terms.aggregators:
             answer = answers.get(name)
@@ -139,7 +146,10 @@ class Coordinator:
         check(message.signed, message.signature, message.sender, self.register)
 
     def _parts(self, answers: Answers) -> dict[str, dict[str, SharePart]]:
-        """Return the clients' parts, by client and aggregator."""
+        """Return the clients' valid shares, by client and aggregator.
+
+        A client with an invalid share is left out; `refused` gets the reason.
+        """
         parts_of: dict[str, dict[str, SharePart]] = {}
         for name, answer in answers.items():
             try:
@@ -161,7 +171,10 @@ class Coordinator:
     def _gate(
         self, answers: Answers, openings: tuple[Opening, ...]
     ) -> Generator[Mapping[str, Relayed], Answers, Lookups]:
-        """Relay boxes between dealer and parties; return the parties' lookups."""
+        """Relay encrypted messages between the dealer and the aggregators that look up tables.
+
+        Return each aggregator's share of the bits that say which entries may be opened.
+        """
         terms, digest, parties = self.terms, self.terms.digest, self.terms.parties
         dealt = (
             tables(self.name, terms, {key.sender: key for key in openings}, self.sign)

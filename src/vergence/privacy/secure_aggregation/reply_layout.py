@@ -1,4 +1,4 @@
-"""Layout of a reply as one row of words, and of the sum of such rows as an aggregate.
+"""Layout of a reply as a vector of 64-bit words, and of a sum of these vectors as an aggregate.
 
 Used in `deployment`, `engine` and `privacy`.
 """
@@ -33,14 +33,14 @@ from vergence.privacy.secure_aggregation.packing import (
 
 @dataclass(frozen=True)
 class ValueLimits:
-    """The largest numbers that a reply may hold; a reply with a larger one is refused.
+    """The largest numbers that a reply may hold; a reply with a larger number is refused.
 
     Args:
         people: largest number of replies in a sum.
-        total: the largest |weight * update|.
-        weight: the largest weight; for masks, a whole number.
-        metric: the largest metric.
-        bits: bits of an entry without a weight of its own.
+        total: the largest absolute value of weight * update, for an entry.
+        weight: the largest weight.
+        metric: the largest absolute value of a metric.
+        bits: bits of an entry: 64, or 32 if entries have no weights of their own.
     """
 
     people: int
@@ -52,11 +52,17 @@ class ValueLimits:
 
 @dataclass(frozen=True)
 class ReplyLayout:
-    """Layout of the replies to one verb as a row of words.
+    """Layout of a reply as a vector of 64-bit words, whose sums are sums of replies.
 
-    The row begins with the trees, in the order of `exposed`; with masks or weights per entry, the
-    weight is part of the entry's word. Then follow a word for each weight that is one number, and a
-    word for each metric, which also counts the clients that have the metric.
+    The vector begins with the entries of the trees, in the order of `exposed`. With masks or
+    weights per entry, an entry's word also holds its weight. Otherwise one word for each tree's
+    weight follows. Last comes one word for each metric, which also counts the clients that sent the
+    metric.
+
+    Attributes:
+        exposed: the trees, weights and metrics of a reply.
+        like: trees with the shapes of a reply's trees, by name.
+        ranges: the largest numbers in a reply.
     """
 
     exposed: Exposure
@@ -75,7 +81,7 @@ class ReplyLayout:
 
     @cached_property
     def trees(self) -> Mapping[str, Packing]:
-        """Encoding of each tree's entries as words."""
+        """Encoding of each tree's entries as words, by the tree's name."""
         ranges = self.ranges
         heaviest = math.ceil(ranges.weight) if self.counted else 1
         how = ranges.total, ranges.people, self.counted, heaviest
@@ -83,12 +89,12 @@ class ReplyLayout:
 
     @cached_property
     def weight(self) -> Packing:
-        """Encoding of a weight that is one number as a word."""
+        """Encoding of a tree's weight as a word, if the weight is a single number."""
         return Packing(self.ranges.weight, self.ranges.people, name="weight")
 
     @cached_property
     def metrics(self) -> Mapping[str, Packing]:
-        """Encoding of each metric as a word."""
+        """Encoding of each metric as a word, by the metric's name."""
         return {
             name: Packing(self.ranges.metric, self.ranges.people, True, name=name)
             for name in self.exposed.metrics
@@ -96,7 +102,7 @@ class ReplyLayout:
 
     @cached_property
     def slices(self) -> Mapping[str, slice]:
-        """Position of each tree in a row of words."""
+        """Position of each tree's entries in the vector of words, by the tree's name."""
         slices, start = dict[str, slice](), 0
         for name in self.exposed.trees:
             entries = self.like[name].layout.n
@@ -107,26 +113,26 @@ class ReplyLayout:
 
     @property
     def entries(self) -> int:
-        """Number of words with entries of trees, which can be gated if entries are counted."""
+        """Number of words that hold entries of trees; they are the first words of a reply."""
         return sum(part.stop - part.start for part in self.slices.values())
 
     @property
     def words(self) -> int:
-        """Number of words in a row."""
+        """Number of words of a reply."""
         return self.entries + (0 if self.counted else len(self.trees)) + len(self.metrics)
 
     @property
     def digest(self) -> bytes:
-        """Return 32 bytes that differ whenever a row would be laid out or read differently."""
+        """Return a digest of the layout: 32 bytes; layouts that read words differently differ."""
         layouts = [(name, self.like[name].layout, self.trees[name]) for name in self.exposed.trees]
         whole = literal_text((self.exposed, layouts, self.weight, dict(self.metrics)))
         return hashlib.sha256(whole.encode()).digest()
 
     def row(self, sealed: SealedReply) -> Words:
-        """Return a reply as a row of words.
+        """Return a reply as a vector of words, uint64 `[words]`.
 
         Raises:
-            RangeFault: names a number that is too large; nothing is clipped.
+            RangeFault: a number is too large, or a weight has the wrong type. Nothing is clipped.
         """
         words, weights = np.empty(self.words, np.uint64), list[float]()
         for name, packing in self.trees.items():
@@ -153,9 +159,10 @@ class ReplyLayout:
         return words
 
     def aggregate(self, words: Words, people: int) -> Aggregate:
-        """Return the aggregate from a sum of rows of `people` people.
+        """Return the aggregate from the sum of the words of `people` people.
 
-        An entry whose word is 0, since nobody or too few contributed, has total and weight 0.
+        If nobody, or too few people, contributed to an entry, its word is 0. The entry then has
+        total 0, and with weights per entry weight 0. A metric is the mean over those who sent it.
         """
         totals, weights = dict[str, Params](), dict[str, float | Params]()
         at = self.entries

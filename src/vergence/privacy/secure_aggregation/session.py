@@ -1,4 +1,4 @@
-"""Sessions of a secure sum: agreed terms, signed statements, refusals and aborts.
+"""Sessions of a secure sum: agreed parameters, signed messages, and errors.
 
 Used in `deployment`, `engine` and `privacy`.
 """
@@ -23,49 +23,51 @@ from vergence.privacy.secure_aggregation.packing import Words
 Sign = Callable[[bytes], bytes]
 """Signs data with a participant's long-lived key."""
 Genuine = Callable[[bytes, bytes], bool]
-"""Checks (data, signature) against the long-lived key of one participant."""
+"""Function of data and signature: whether one participant's long-lived key made the signature."""
 Register = Mapping[str, Genuine]
-"""Participants and their keys. Never from the server of the sum: it could invent clients."""
+"""Checks of signatures, by participant. If it came from the server, that could invent clients."""
 # In a sum over two, each of them learns the other's words by subtracting its own.
 FEWEST = 3
 """Smallest number of people in a secure sum."""
 
 
 QUESTION = "question of {}"
-"""Key in the record of used contributions: the question that a contribution answers."""
+"""Key in `UsedContributions`: digest of the request that a client's contribution answers."""
 ROW = "row of {}"
-"""Key in the record of used contributions: the row of words that a client gave."""
+"""Key in `UsedContributions`: digest of the words that a client gave."""
 
 
 def contribution(run: str, request: str) -> str:
-    """Return the name of a contribution: the run and the sum to which a client contributes once."""
+    """Return the name of a client's contribution to one sum, from the run and the request."""
     return f"{run} {request}"
 
 
 class Refused(StateError):
-    """Raised for a message that must not count; the text begins with `round`, `order`, `size`...
+    """Raised for a message that must not count; the recipient's state does not change.
 
-    The recipient's state does not change.
+    The text begins with a keyword such as `round`, `order` or `size`.
     """
 
 
 class Aborted(StateError):
-    """Raised if the sum cannot be opened: too few are left, or their messages do not fit."""
+    """Raised if a sum cannot be opened: too few parties are left, or their messages differ."""
 
 
 @dataclass(frozen=True)
 class SessionParams:
-    """Terms of an attempt at a sum; every party makes them from its own plan and accepts no others.
+    """Parameters ("terms") of an attempt at a secure sum.
+
+    Every party makes them from its own plan of the run, and accepts no others.
 
     Args:
         run: name of the run.
         request: name of the sum in the run.
         attempt: number of the attempt at this sum.
-        words: number of words that each client gives.
+        words: number of integers modulo 2^64 in each client's reply.
         threshold: fewest people in a sum that is opened (>= 3). The server proposes it, all parties
-            sign it, and each party refuses one below its own bound.
-        form: digest of the question and of the encoding of replies.
-        cipher: cipher with which pads are drawn; a pad has fewer than 2^33 words.
+            sign it, and each party refuses a threshold below its own bound.
+        form: digest of the server's request and of the encoding of replies.
+        cipher: cipher that generates the pads; a pad has fewer than 2^33 words.
     """
 
     run: str
@@ -86,7 +88,7 @@ class SessionParams:
 
     @cached_property
     def digest(self) -> bytes:
-        """Return 32 bytes that differ whenever any of these terms differs."""
+        """Digest of all parameters, 32 bytes."""
         kind = type(self)
         named = [f"{said}={getattr(self, name)!r}" for name, said in field_tags(kind)]
         parts = [part.encode() for part in (tag(kind), *named)]
@@ -94,38 +96,46 @@ class SessionParams:
 
     @property
     def contribution(self) -> str:
-        """Name of the contribution that a client gives once, in any of the attempts."""
+        """Name of a client's contribution to this sum; it is the same in all attempts."""
         return contribution(self.run, self.request)
 
 
 @dataclass(frozen=True)
 class SessionMessage:
-    """Message of a session, with the digest of the session's terms."""
+    """Message of a secure sum; `terms` is the digest of the attempt's parameters."""
 
     terms: bytes
 
 
 @dataclass(frozen=True)
 class SentMessage(SessionMessage):
-    """Message of a session with the name of its sender."""
+    """Message of a secure sum with the name of its sender."""
 
     sender: str
 
 
 class UsedContributions:
-    """Record of a party's disclosures: one row of words per contribution, and one sum of it.
+    """Record of what one party disclosed: for each request, one reply and one sum.
 
-    Two sums of the same contributions over different people can differ by one person's words, and
-    so can two sums over the same people if one of them gave another row. The same row and sum again
-    disclose nothing new, so that a server that crashed before it stored the sum may ask again.
-    `opened` must be on disk, and is written before the answer leaves.
+    A contribution is a client's reply to one request, as a vector of words (integers modulo 2^64).
+    Two sums over different people can differ by one person's words. Two sums over the same people
+    can too, if one person gave other words. The same words and the same sum again disclose nothing
+    new, so a server that crashed before it stored the sum may ask again.
+
+    Args:
+        opened: the record, a mapping that is stored on disk; it is written before the party
+            answers. None: a new record in memory.
     """
 
     def __init__(self, opened: MutableMapping[str, str] | None = None) -> None:
         self.opened: MutableMapping[str, str] = {} if opened is None else opened
 
     def spend(self, contribution: str, what: str = "") -> None:
-        """Record that a sum of a contribution is opened; `what` identifies the sum.
+        """Record that this party helps to open a sum that contains a contribution.
+
+        Args:
+            contribution: name of the contribution.
+            what: digest that identifies the sum; "": unknown.
 
         Raises:
             Refused: another or an unknown sum of this contribution was opened before.
@@ -136,13 +146,17 @@ class UsedContributions:
             raise Refused(f"spent: a sum of '{contribution}' was opened before, in another attempt")
 
     def ask(self, contribution: str, about: bytes, state: str) -> None:
-        """Record the question that a contribution answers, and the client's state at that time.
+        """Record the request that a contribution answers, before the client computes the answer.
 
-        The question is recorded before the client computes the answer. Otherwise a server could ask
-        many questions and use the answer that suits it.
+        Otherwise a server could send many requests and use the answer that suits it.
+
+        Args:
+            contribution: name of the contribution.
+            about: the request.
+            state: identifier of the client's state before the answer.
 
         Raises:
-            Refused: another question was recorded before.
+            Refused: another request or state was recorded before.
         """
         name = QUESTION.format(contribution)
         what = hashlib.sha256(joined([about, state.encode()])).hexdigest()
@@ -150,11 +164,15 @@ class UsedContributions:
             raise Refused(f"spent: '{contribution}' was another question before")
 
     def spend_row(self, terms: SessionParams, words: Words) -> None:
-        """Record the row of words that answers a question, before the row leaves the client.
+        """Record a digest of a client's words before they leave the client.
+
+        Args:
+            terms: parameters of the attempt.
+            words: the client's reply.
 
         Raises:
-            Refused: the client gave another row to this question, or to another question of this
-                name.
+            Refused: the client gave other words to this request before, or words to another request
+                of this name.
         """
         row = hashlib.sha256(joined([terms.form, summary(words.data)])).hexdigest()
         name = ROW.format(terms.contribution)
@@ -162,20 +180,20 @@ class UsedContributions:
             raise Refused(f"spent: another row of words was given to '{terms.contribution}' before")
 
     def gave(self, contribution: str) -> bool:
-        """Return whether this client's row of words was sent for this contribution.
+        """Return whether this client's words for a contribution were recorded.
 
-        A row that was recorded in order to be sent counts too.
+        They are recorded immediately before they are sent.
         """
         return ROW.format(contribution) in self.opened
 
     def begin(self, terms: SessionParams) -> None:
-        """Record that an attempt begins.
+        """Record that an attempt with these parameters begins.
 
         A signature is valid only within its attempt. If an attempt ran twice, messages of the first
-        time could be replayed in the second.
+        run could be replayed in the second.
 
         Raises:
-            Refused: the attempt began before.
+            Refused: this party has begun the same attempt before.
         """
         name = f"attempt {terms.digest.hex()}"
         if name in self.opened:
@@ -186,11 +204,11 @@ class UsedContributions:
 @tagged("Invitation")
 @dataclass(frozen=True)
 class Invitation(SessionMessage):
-    """Asks for keys; every attempt begins with this message."""
+    """The server's first message of every attempt; it asks for public keys."""
 
 
 class SignedMessage(Protocol):
-    """Dataclass of a message with a signature over its other fields."""
+    """A message, a dataclass, with a signature over its other fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -210,9 +228,13 @@ T = TypeVar("T", bound=SessionParams)
 
 
 class Participant(Generic[T]):
-    """One party's part of an attempt: it answers each message once and in order.
+    """One party's side of an attempt; it answers each expected message once and in order.
 
-    `steps` are the messages to come, each with the method that answers it.
+    Attributes:
+        terms: parameters of the attempt.
+        sign: signs bytes with the party's long-lived key.
+        steps: types of the messages that are still expected, in order, each with the method that
+            answers it.
     """
 
     terms: T
@@ -223,10 +245,10 @@ class Participant(Generic[T]):
         return replace(message, signature=self.sign(message.signed))
 
     def answer(self, message: object) -> Any:
-        """Return the answer to a message.
+        """Return the answer to a message of the server or coordinator.
 
         Raises:
-            Refused: the message must not be answered; another message still can be.
+            Refused: the message must not be answered; the party still waits for a valid one.
             Aborted: too few parties are left.
         """
         # In order only: a server that skips a step would skip its checks.
@@ -241,40 +263,56 @@ class Participant(Generic[T]):
 
 
 def joined(parts: Iterable[bytes]) -> bytes:
-    """Join parts so that different parts never give the same bytes."""
+    """Join byte strings, each with its length, so that different lists give different bytes."""
     # Lengths come first: without them ("ab", "c") and ("a", "bc") would have one signature.
     return b"".join(len(part).to_bytes(8) + part for part in parts)
 
 
 def sum_digest(names: Collection[str], form: bytes) -> str:
-    """Return the digest that identifies a sum: its people and its form."""
+    """Return the digest that identifies a sum: of the people in it and the digest `form`."""
     return hashlib.sha256(joined([form, *(name.encode() for name in sorted(names))])).hexdigest()
 
 
 def transcript(before: bytes, *messages: SignedMessage) -> bytes:
-    """Return the digest of a conversation, from its digest so far and the next signed messages."""
+    """Return the digest of a sequence of signed messages.
+
+    `before` is the digest of the earlier messages, and `messages` are the next ones.
+    """
     parts = (part for message in messages for part in (message.signed, message.signature))
     return hashlib.sha256(joined([before, *parts])).digest()
 
 
 def statement(stage: str, terms: bytes, sender: str, *parts: bytes) -> bytes:
-    """Return the bytes to sign: the step, the attempt, the sender, and the content."""
+    """Return the bytes to sign for a message.
+
+    Args:
+        stage: name of the protocol's step.
+        terms: digest of the attempt's parameters.
+        sender: name of the sender.
+        parts: the content of the message.
+    """
     # A signature for one step, attempt or purpose must not be valid for another.
     return joined([b"vergence secure sum 4", stage.encode(), terms, sender.encode(), *parts])
 
 
 def summary(data: bytes | memoryview) -> bytes:
-    """Return a 32-byte digest of data in a statement: BLAKE3, in a third of SHA-256's time."""
+    """Return the 32-byte BLAKE3 digest of data; it takes a third of SHA-256's time."""
     return blake3(memoryview(data).cast("B")).digest()
 
 
 def listed(named: Mapping[str, bytes]) -> bytes:
-    """Join all parties' bytes and names, in the order of the names."""
+    """Join names and byte strings, in the order of the names; different mappings differ."""
     return joined(part for name in sorted(named) for part in (name.encode(), named[name]))
 
 
 def check(signed: bytes, signature: bytes, sender: str, register: Register) -> None:
-    """Check a signature.
+    """Check a party's signature.
+
+    Args:
+        signed: the bytes that the signature covers.
+        signature: the signature.
+        sender: name of the party.
+        register: checks of signatures, by party.
 
     Raises:
         Refused: the signature is not this sender's, or the sender is unknown.

@@ -1,4 +1,4 @@
-"""Shamir shares of 32-byte secrets: `threshold` shares recover one, fewer reveal nothing.
+"""Shamir shares of 32-byte secrets: `threshold` shares recover a secret, fewer reveal nothing.
 
 Used by `privacy.secure_aggregation.pairwise`.
 """
@@ -18,9 +18,9 @@ SHARE = 33
 
 
 def split(secret: bytes, threshold: int, people: int) -> list[bytes]:
-    """Return the shares of people 1, 2, ...: values of a random polynomial.
+    """Split a secret into Shamir shares, one of 33 bytes for each of the people 1, 2, ...
 
-    The polynomial has degree threshold - 1.
+    Share x is the value at x of a random polynomial of degree threshold - 1.
 
     Source: Shamir, "How to share a secret", 1979.
 
@@ -44,13 +44,16 @@ def split(secret: bytes, threshold: int, people: int) -> list[bytes]:
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret from shares, which are given by the number of their holder.
+    """Return the 32-byte secret from Shamir shares.
 
     All given shares are used; there must be at least as many as the threshold.
 
+    Args:
+        shares: share of each person, by the person's number (from 1).
+
     Raises:
-        StateError: the result does not have 32 bytes: a share is wrong, or there are too few
-            shares.
+        StateError: a share has the wrong form, or the result does not fit into 32 bytes. Then a
+            share is wrong, or there are too few shares.
     """
     secret = 0
     for x, share in shares.items():

@@ -1,14 +1,14 @@
 """Private bottleneck for whole images: few features, clipped, with noise drawn once per image.
 
 A client sends clip(z) + noise instead of its smashed vector z. Replacing one image by any other
-moves the clipped vector by at most 2 `clip`: with noise of `deviation` one release is (epsilon,
-delta)-private, and so is everything computed from it. With many features the signal drowns: cut at
-a narrow layer (64 features at most).
+moves the clipped vector by at most 2 `clip`. With noise of standard deviation `deviation`, one
+release is (epsilon, delta)-private, and so is everything computed from it. With many features the
+noise is much larger than the signal, so cut the network at a narrow layer (64 features at most).
 
-Noise is bound to the image and to the layers that made its vector. While those do not change, the
-same image is sent with the same noise, and however often it is sent this is one release. When they
-change, the noise is new and the release counts again (`releases`): old noise on a new vector would
-show the difference of the two without any.
+The noise depends on the image and on the state of the layers that made its vector. While the layers
+do not change, an image is always sent with the same noise, which counts as one release. When the
+layers change, the noise is new, and the image counts as released again (`releases`). With the old
+noise on a new vector, the difference of the two vectors would have no noise.
 
 Used by `attacks.defended_clients`, `audit.smashed_data`, `engine.protections.output_range`,
 `engine.protections.split_defense` and `privacy.split.defense`.
@@ -39,7 +39,7 @@ class Bottleneck(NamedOptions, label="bottleneck"):
     """Clipping norm of smashed vectors, and the noise added to them.
 
     Args:
-        clip: C, the largest L2 norm of an image's smashed vector.
+        clip: the largest L2 norm of an image's smashed vector (the output of the client's layers).
         deviation: standard deviation of the noise on every feature.
     """
 
@@ -48,15 +48,28 @@ class Bottleneck(NamedOptions, label="bottleneck"):
 
     @classmethod
     def for_budget(cls, clip: float, epsilon: float, delta: float, releases: int) -> Bottleneck:
-        """Return the bottleneck whose noise keeps `releases` releases of an image in the budget."""
+        """Return the bottleneck with the noise that a budget needs.
+
+        Args:
+            clip: the largest L2 norm of an image's smashed vector.
+            epsilon: epsilon of all releases of an image together.
+            delta: the delta at which epsilon is computed.
+            releases: number of releases of an image.
+        """
         return cls(clip, gaussian_noise(epsilon, delta, 2 * clip, releases))
 
     def epsilon(self, delta: float, releases: int) -> float:
-        """Return epsilon of `releases` releases of an image, against any image in its place."""
+        """Return epsilon of `releases` releases of an image.
+
+        Neighbouring data have any other image in its place.
+        """
         return gaussian_epsilon(releases**0.5 * 2 * self.clip / self.deviation, delta)
 
     def clipped(self, smashed: Tensor) -> Tensor:
-        """Return every sample shortened to `clip`; gradients pass through."""
+        """Return smashed data with every sample clipped to the norm `clip`.
+
+        Gradients pass through.
+        """
         flat = smashed.flatten(1)
         norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
         return (flat * (self.clip / norm.clamp(min=self.clip))).view_as(smashed)
@@ -64,16 +77,16 @@ class Bottleneck(NamedOptions, label="bottleneck"):
     def released(
         self, smashed: Tensor, images: Sequence[int], layers: Params, secret: NoiseKey
     ) -> Tensor:
-        """Return a batch's smashed data in the form that a client sends: clipped, with noise.
+        """Return a batch's smashed data as a client sends them: clipped, with noise.
 
-        The layers must give the same vector for an image every time, so that dropout and
-        augmentation are not allowed.
+        The layers must give the same vector for an image every time; so dropout and augmentation
+        are not allowed.
 
         Args:
-            smashed: `[samples, ...]`, output of `layers` for these images.
+            smashed: output of the client's layers for a batch of images, `[samples, ...]`.
             images: the number of each image in the client's data.
-            layers: layers through which the batch went.
-            secret: secret of this client, which is never shared and is the same in all rounds.
+            layers: parameters of the client's layers.
+            secret: key of this client, which no one else has and which is the same in all rounds.
 
         Raises:
             ConfigError: there is not one number per sample.
@@ -91,16 +104,28 @@ class Bottleneck(NamedOptions, label="bottleneck"):
 def image_noise(
     kind: NoiseKind, each: int, images: Sequence[int], secret: NoiseKey
 ) -> NDArray[np.float64]:
-    """Return noise of scale 1, `[images, each]`, the same for an image under the same secret."""
+    """Return noise of scale 1, `[images, each]`.
+
+    An image always gets the same noise from the same secret.
+
+    Args:
+        kind: `gaussian` or `laplace`.
+        each: number of features of an image.
+        images: the number of each image in the client's data.
+        secret: key from which the noise follows.
+    """
     draws = (secret.child(int(image)).draws() for image in images)
     return np.array([stream.standard(kind, each) for stream in draws])
 
 
 def version(layers: Params) -> str:
-    """Return the identifier of one state of some layers: a digest of all bits."""
+    """Return an identifier of the state of some layers: a digest of their parameters."""
     return hashlib.blake2b(layers.flat.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def releases(versions: Sequence[str]) -> int:
-    """Return the number of releases of an image that was sent under each of these versions."""
+    """Return the number of releases of an image, from the version of the layers at each sending.
+
+    Sending it again through the same version is no further release.
+    """
     return len(set(versions))

@@ -2,8 +2,8 @@
 
 A defence does up to four things to a client's layers and their outputs (smashed data): it
 constrains the layers' weights, bounds their outputs, adds a term to their loss, and adds noise to
-what leaves the client. Noise is drawn once per picture and state of the layers: the same vector is
-always sent with the same noise, and never with that of another vector
+the outputs that are sent. Noise is drawn once for each picture and state of the layers: a vector is
+always sent with the same noise, and no other vector is sent with this noise
 (`privacy/split/bottleneck.py`).
 
 Used in `attacks`, `audit`, `engine`, `experiment` and `privacy`.
@@ -33,19 +33,20 @@ from vergence.privacy.split.nopeek import penalty
 from vergence.privacy.split.pixel_dp import normalise_, sensitivity
 
 SHAPED = 1e-5
-"""A norm is left as it is if it is below 1 by no more: else weights would shrink step by step."""
+"""Weights with a norm from 1 - `SHAPED` to 1 are left as they are, or they would shrink in each
+step."""
 IMAGE = "image"
-"""The column of pictures, whose pixels a defence may count."""
+"""Name of the data column with pictures."""
 
 
 @dataclass(frozen=True)
 class NoiseSpec:
-    """Noise on smashed data.
+    """Noise on smashed data (the outputs of the client's layers).
 
     Attributes:
-        kind: name of the distribution.
-        scale: standard deviation (Gaussian) or scale (Laplace), in units of smashed data.
-        multiple: the scale as a multiple of the sensitivity.
+        kind: `gaussian` or `laplace`.
+        scale: standard deviation (Gaussian) or scale (Laplace) of the noise on every value.
+        multiple: `scale` divided by the sensitivity.
     """
 
     kind: NoiseKind
@@ -53,18 +54,27 @@ class NoiseSpec:
     multiple: float
 
     def fresh(self, smashed: Tensor, draws: NoiseStream) -> Tensor:
-        """Return smashed data with noise drawn from `draws`."""
+        """Return smashed data of any shape, with noise drawn from `draws`."""
         return hidden(smashed, self.scale, draws.standard(self.kind, smashed.numel()))
 
     def bound(self, smashed: Tensor, images: Sequence[int], secret: NoiseKey) -> Tensor:
-        """Return smashed data with noise that depends only on each image and this secret."""
+        """Return smashed data with noise that is always the same for an image and a secret.
+
+        Args:
+            smashed: `[samples, ...]`.
+            images: number of each sample's image in the client's data.
+            secret: the key from which the noise follows.
+        """
         each = smashed[0].numel() if len(smashed) else 0
         return hidden(smashed, self.scale, image_noise(self.kind, each, images, secret))
 
 
 @dataclass(frozen=True)
 class SplitDefense:
-    """Base of defences at the cut; each defence overrides the methods that it uses."""
+    """Base of defences at the cut of split learning; a defence overrides the methods it needs.
+
+    The client's layers before the cut give smashed data, which the client sends to the server.
+    """
 
     @property
     def freezes_layers(self) -> bool:
@@ -72,41 +82,56 @@ class SplitDefense:
         return False
 
     def check(self, front: Piece) -> None:
-        """Refuse layers for which the defence's guarantee does not hold."""
+        """Raise an error if the defence's guarantee does not hold for the client's layers."""
         return
 
     def constrain(self, front: nn.Module, height: int, width: int) -> None:
-        """Constrain the weights of the client's layers, in place; images have this size."""
+        """Constrain the weights of the client's layers, in place.
+
+        `height` and `width` are those of an input image, in pixels.
+        """
         return
 
     def shaped(self, smashed: Tensor) -> Tensor:
-        """Return bounded smashed data `[samples, ...]`, before noise; gradients pass through."""
+        """Return smashed data `[samples, ...]` within the defence's bound, before noise.
+
+        Gradients pass through.
+        """
         return smashed
 
     def term(self, images: Tensor, smashed: Tensor) -> Tensor | float:
-        """Return the term that the client adds to its loss."""
+        """Return the term that the client adds to its loss, for a batch.
+
+        Args:
+            images: the batch's images, `[samples, ...]`.
+            smashed: the outputs of the client's layers for them, `[samples, ...]`.
+        """
         return 0.0
 
     def noise_spec(self, releases: int, gain: float) -> NoiseSpec | None:
-        """Return the noise, if the defence adds any.
+        """Return the noise on smashed data; None if the defence adds no noise.
 
         Args:
-            releases: number of states of the layers through which a picture is sent in a run.
+            releases: number of releases of one picture in a run. Sending it again counts as a new
+                release only if the layers have changed.
             gain: change of the network's input when a pixel goes from black to white.
         """
         return None
 
     def cost(self, multiple: float) -> float:
-        """Return the cost of one release for a picture; costs add up."""
+        """Return the privacy cost of one release of a picture; costs add up over releases.
+
+        `multiple` is the scale of the noise, divided by the sensitivity.
+        """
         return 0.0
 
     def epsilon_of(self, cost: float) -> float:
-        """Return the epsilon that a sum of costs amounts to."""
+        """Return the epsilon of several releases from the sum of their costs."""
         return 0.0
 
     @property
     def epsilon_limit(self) -> float:
-        """The epsilon that a picture may spend."""
+        """Largest epsilon that a picture may spend; infinity if there is no limit."""
         return math.inf
 
 
@@ -114,16 +139,18 @@ class SplitDefense:
 class BottleneckCut(SplitDefense, Budget):
     """Clips every picture's smashed vector, and adds Gaussian noise to every feature.
 
+    The smashed vector is the output of the client's layers, which is sent to the server.
+
     Args:
         clip: largest L2 norm of a picture's smashed vector.
-        epsilon: budget of one picture over a run (of one seed and method), against any other
-            picture in its place.
+        epsilon: budget of one picture over a run (of one seed and method). Neighbouring data have
+            any other picture in its place.
         noise: standard deviation of the noise on a feature, as a multiple of `clip`; if `epsilon`
-            is given too, a client stops before a picture spends more than it.
+            is given too, a client stops before a picture spends more than `epsilon`.
         delta: the delta at which epsilon is computed.
         name: `bottleneck`.
-        frozen: whether clients do not train their layers. A picture then counts as one release
-            however often it is sent, and no update of the layers could reveal it.
+        frozen: true: clients never train their layers. A picture then counts as one release however
+            often it is sent, and no update of the layers can reveal it.
     """
 
     where = "privacy.cut"
@@ -136,31 +163,34 @@ class BottleneckCut(SplitDefense, Budget):
         return self.frozen
 
     def bottleneck(self, releases: int) -> Bottleneck:
-        """Return clip and noise if a picture is released this number of times."""
+        """Return the clip norm and the noise for `releases` releases of a picture in a run."""
         if self.noise is not None:
             return Bottleneck(self.clip, self.noise * self.clip)
         return Bottleneck.for_budget(self.clip, self.epsilon or 0.0, self.delta, releases)
 
     def shaped(self, smashed: Tensor) -> Tensor:
-        """Return every vector shortened to `clip`."""
+        """Return every picture's vector clipped to the norm `clip`; gradients pass through."""
         return Bottleneck(self.clip, self.clip).clipped(smashed)
 
     def noise_spec(self, releases: int, gain: float) -> NoiseSpec:
-        """Return the noise; replacing a picture moves a clipped vector by at most 2 `clip`."""
+        """Return the Gaussian noise; `gain` has no effect.
+
+        The sensitivity is 2 `clip`: replacing a picture moves its clipped vector by at most that.
+        """
         deviation = self.bottleneck(releases).deviation
         return NoiseSpec("gaussian", deviation, deviation / (2 * self.clip))
 
     def cost(self, multiple: float) -> float:
-        """Return mu squared, as releases compose like Gaussian mechanisms."""
+        """Return 1 / `multiple`^2: the square of mu, for a Gaussian mechanism."""
         return multiple**-2
 
     def epsilon_of(self, cost: float) -> float:
-        """Return epsilon at `delta`, against any other picture in this one's place."""
+        """Return epsilon at `delta`; neighbouring data have any other picture in its place."""
         return gaussian_epsilon(math.sqrt(cost), self.delta) if cost else 0.0
 
     @property
     def epsilon_limit(self) -> float:
-        """The epsilon that a picture may spend."""
+        """Largest epsilon that a picture may spend; infinity if there is no budget."""
         return math.inf if self.epsilon is None else self.epsilon
 
 
@@ -169,7 +199,7 @@ class NoPeekCut(SplitDefense, NamedOptions, label="privacy.cut"):
     """Adds the distance correlation of pictures and smashed data to the client's loss.
 
     Args:
-        weight: weight of that term.
+        weight: weight of the distance correlation in the loss.
         name: `nopeek`.
     """
 
@@ -183,11 +213,11 @@ class NoPeekCut(SplitDefense, NamedOptions, label="privacy.cut"):
 
 @dataclass(frozen=True)
 class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
-    """Adds Laplace noise after a first convolution whose operator norm is kept at most 1.
+    """Adds Laplace noise after a first convolution whose L1 operator norm is kept at most 1.
 
     Args:
-        level: l, the noise's scale for pixels in [0, 1]; epsilon is 1 / l for each release and unit
-            of L1 change.
+        level: scale of the noise, for pixels in [0, 1]. A release has epsilon 1 / `level` for
+            images whose L1 distance is 1, such as a single pixel that turns from black to white.
         name: `pixel_dp`.
     """
 
@@ -195,13 +225,14 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
     name: Literal["pixel_dp"] = "pixel_dp"
 
     def check(self, front: Piece) -> None:
-        """Refuse all layers except a single convolution whose norm is known.
+        """Raise an error unless a single convolution is the client's only layer with weights.
 
-        Layers behind the convolution must not enlarge an L1 change: rectifiers do not, nor does
-        pooling over windows that do not overlap.
+        Layers without weights behind the convolution must not enlarge an L1 change, which is not
+        checked. ReLU does not enlarge it, nor does pooling over windows that do not overlap.
 
         Raises:
-            ConfigError: names the weights that clients have.
+            ConfigError: the client has other layers with weights, or the norm of the convolution is
+                not known.
         """
         module = front.module()
         conv = only_convolution(module)
@@ -216,69 +247,84 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
         sensitivity(conv, height, width)
 
     def constrain(self, front: nn.Module, height: int, width: int) -> None:
-        """Divide the convolution's weights by its operator norm."""
+        """Divide the convolution's weights by its operator norm, in place.
+
+        `height` and `width` are those of an input image, in pixels.
+        """
         conv = only_convolution(front)
         assert conv is not None
         if not 1 - SHAPED <= sensitivity(conv, height, width) <= 1:
             normalise_(conv, height, width)
 
     def noise_spec(self, releases: int, gain: float) -> NoiseSpec:
-        """Return the noise: a pixel moves smashed data by at most `gain` in L1."""
+        """Return the Laplace noise: its scale is `level` times `gain`.
+
+        A pixel that turns from black to white moves smashed data by at most `gain` in L1.
+        """
         return NoiseSpec("laplace", self.level * gain, self.level)
 
     def cost(self, multiple: float) -> float:
-        """Return the epsilon of one release per unit of L1 change."""
+        """Return the epsilon of one release, for images whose L1 distance is 1."""
         return 1 / multiple
 
     def epsilon_of(self, cost: float) -> float:
-        """Return the epsilon of all releases per unit of L1 change, as their costs add up."""
+        """Return the epsilon of all releases, for images whose L1 distance is 1."""
         return cost
 
 
 @dataclass(frozen=True)
 class DefendedPiece(Piece):
-    """A client's stages with a defence at the cut, in the form in which they are trained."""
+    """The client's part of a split network with a defence, as it is trained.
+
+    Attributes:
+        defence: the defence of the outputs (smashed data).
+    """
 
     defence: SplitDefense = SplitDefense()
 
     @classmethod
     def of(cls, front: Piece, defence: SplitDefense) -> DefendedPiece:
-        """Return these stages with the defence."""
+        """Return the client's part of a network with a defence."""
         return cls(front.network, seed=front.seed, whole=front.whole, defence=defence)
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return bounded smashed data, before noise, from layers with constrained weights."""
+        """Return bounded smashed data before noise: the layers' outputs, `[samples, ...]`.
+
+        First the layers' weights are constrained, in place.
+        """
         # In every pass: the last step moved the weights, and noise is scaled to their norm.
         self.constrain(module, batch)
         return self.defence.shaped(super().forward(module, batch))
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return the loss with the defence's term."""
+        """Return the loss of a batch plus the term of the defence."""
         return super().loss(output, batch) + self.defence.term(self.images(batch), output)
 
     def constrain(self, module: nn.Module, batch: Batch) -> None:
-        """Constrain the layers' weights, in place."""
+        """Constrain the layers' weights in place, for images of the size of the batch's."""
         self.defence.constrain(module, *self.images(batch).shape[-2:])
 
     def images(self, batch: Batch) -> Tensor:
-        """Return the input of the network."""
+        """Return the images of a batch, as the network takes them."""
         return self.task.inputs(batch)[0]
 
 
 def stage_layers(network: Staged, stages: Sequence[str]) -> nn.ModuleList:
-    """Return the layers of some stages of a whole network."""
+    """Return the layers of the named stages of a network."""
     paths = [path for name in stages for path in network.stages[name]]
     return nn.ModuleList(network.get_submodule(path) for path in paths)
 
 
 def only_convolution(module: nn.Module) -> nn.Conv2d | None:
-    """Return the only layer with weights if it is a convolution, else None."""
+    """Return the convolution of a module whose only layer with weights it is, else None."""
     layers = [m for m in module.modules() if any(True for _ in m.parameters(recurse=False))]
     return layers[0] if len(layers) == 1 and isinstance(layers[0], nn.Conv2d) else None
 
 
 def gain(task: Task, samples: Samples) -> float:
-    """Return the largest change of the network's input when a pixel goes from black to white.
+    """Return the largest change of a network's input value when its pixel turns black to white.
+
+    The task's normalisation determines it; `samples` give the form of a picture.
 
     Raises:
         ConfigError: the samples have no pictures.

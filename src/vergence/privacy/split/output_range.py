@@ -1,8 +1,9 @@
 """Range of honest smashed data, calibrated by a server; data outside of it are not used.
 
-Smashed data are one tensor `[samples, ...]`. A server that holds no honest update to compare with
-still knows what its tail was trained on: each value and the length of each sample lie in a range. A
-client outside is quarantined by name and reason, as by the guards.
+Smashed data are the outputs of a client's layers in split learning, a tensor `[samples, ...]`. A
+server has no honest update to compare with. It still knows the range of the data on which its
+layers were trained: of each value, and of the norm of each sample. A client whose data are outside
+is quarantined: its data are not used, and the reason is recorded.
 
 Used by `engine.protections.output_range`, `experiment.privacy.schema` and `privacy.config`.
 
@@ -27,12 +28,14 @@ from vergence.errors import ConfigError
 
 @dataclass(frozen=True)
 class OutputRange(NamedOptions, label="privacy.output_range"):
-    """Person whose pictures give the server the range of honest smashed data.
+    """Check of smashed data against the range of one trusted person's smashed data.
+
+    Smashed data are the outputs of a client's layers, which a client sends to the server.
 
     Args:
-        root: the person whom the server trusts.
-        widen: margin around the root's range: `widen` times its width on both sides, and norms up
-            to 1 + `widen` times the largest norm.
+        root: name of the person whom the server trusts.
+        widen: margin. The allowed range reaches `widen` times its width further on both sides, and
+            norms may be 1 + `widen` times the person's largest norm.
     """
 
     root: str
@@ -41,7 +44,13 @@ class OutputRange(NamedOptions, label="privacy.output_range"):
 
 @dataclass(frozen=True)
 class Span:
-    """Bounds of honest values, and of the L2 norms of honest samples."""
+    """Bounds of honest smashed data.
+
+    Attributes:
+        low: the smallest value.
+        high: the largest value.
+        longest: the largest L2 norm of a sample.
+    """
 
     low: float
     high: float
@@ -49,7 +58,7 @@ class Span:
 
     @classmethod
     def of(cls, smashed: Tensor) -> Span:
-        """Return the span of trusted smashed data, `[samples, ...]`.
+        """Return the bounds of trusted smashed data, `[samples, ...]`.
 
         Raises:
             ConfigError: there are no data, or a value is not finite.
@@ -61,10 +70,10 @@ class Span:
 
     @classmethod
     def agreed(cls, spans: Sequence[Span]) -> Span:
-        """Return the median bounds of several clients' spans.
+        """Return bounds that are medians of several clients' bounds.
 
-        Malicious clients that are fewer than half cannot widen the bounds beyond an honest
-        client's.
+        If fewer than half of the clients are malicious, they cannot move a bound beyond the bounds
+        of honest clients.
 
         Raises:
             ConfigError: there are no spans.
@@ -75,12 +84,19 @@ class Span:
         return cls(*map(float, np.median(table, axis=0)))
 
     def widened(self, by: float) -> Span:
-        """Return wider bounds: by `by` widths on both sides, and norms 1 + `by` times as large."""
+        """Return wider bounds.
+
+        The range of values reaches `by` times its width further on both sides. The largest norm is
+        multiplied by 1 + `by`.
+        """
         room = by * (self.high - self.low)
         return Span(self.low - room, self.high + room, self.longest * (1 + by))
 
     def fault(self, name: str, smashed: Tensor) -> str | None:
-        """Return why smashed data must not be computed with; None if they may."""
+        """Return why smashed data `[samples, ...]` must not be used; None if they are in bounds.
+
+        `name` names the data in the message.
+        """
         if not smashed.numel():
             return None
         low, high = (float(bound) for bound in torch.aminmax(smashed))

@@ -1,9 +1,10 @@
 """PixelDP: noise behind a first convolution whose operator norm is known, and its guarantee.
 
-A change of L in the pixels (L1, or L2) changes what the convolution makes of them by at most
-Delta L: noise of scale Delta l hides it with epsilon = L / l (Laplace). Delta is the norm of the
-operator, padding, stride and dilation included; a norm of the kernel's numbers is another number,
-and mostly too small. This hides single pixels. It is no promise about an image (see `promise`).
+If two images differ by L (in the L1 or L2 norm), the outputs of the convolution differ by at most
+Delta L. Laplace noise of scale Delta l then gives epsilon = L / l. Delta is the norm of the
+convolution as an operator, with padding, stride and dilation; a norm of the kernel's weights is
+another number, and usually too small. This hides single pixels. It gives no guarantee for a whole
+image (see `promise`).
 
 Used by `attacks.defended_clients`, `audit.smashed_data`, `engine.protections.split_defense` and
 `privacy.split.defense`.
@@ -26,21 +27,21 @@ from vergence.privacy.dp.accounting import gaussian_epsilon
 from vergence.privacy.keyed_noise import NoiseStream, hidden
 
 Norm = Literal["l1_l1", "l1_l2", "l2_l2"]
-"""Operator norms from a change of pixels to a change of outputs. Laplace noise needs the first,
-Gaussian noise the second for changes in L1 and the third for changes in L2."""
+"""Operator norm: norm of a change of pixels, and norm of the change of outputs. Laplace noise needs
+`l1_l1`. Gaussian noise needs `l1_l2` for L1 changes of pixels, and `l2_l2` for L2 changes."""
 ABOVE = 1 + 1e-6
-"""Margin by which weights are divided in addition to their norm, so that rounding keeps it <= 1."""
+"""Factor on the norm by which weights are divided, so that rounding leaves a norm of at most 1."""
 
 
 @torch.no_grad()
 def sensitivity(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -> float:
     """Return the operator norm of a convolution on images `[channels, height, width]`.
 
-    A column of the operator is the effect of one pixel on all outputs; the transposed convolution
-    of ones with |w| (or w^2) sums every column at once. The L1 to L1 norm is the largest column
-    sum, L1 to L2 the largest column norm. The L2 to L2 norm is bounded by the largest singular
-    value over the frequencies of a torus in which the image does not wrap: this is exact for the
-    torus, and never below the norm for the image. The bias has no effect.
+    A column of the operator's matrix is the effect of one pixel on all outputs. The transposed
+    convolution of ones with |w| (or w^2) sums all columns at once. The norm `l1_l1` is the largest
+    sum of absolute values of a column, and `l1_l2` the largest L2 norm of a column. For `l2_l2` the
+    result is an upper bound: the norm of the convolution on a torus so large that the image does
+    not wrap. The bias has no effect.
 
     Raises:
         ConfigError: the padding repeats or mirrors pixels.
@@ -85,10 +86,10 @@ def _spectral(conv: nn.Conv2d, height: int, width: int) -> float:
 
 @torch.no_grad()
 def normalise_(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -> float:
-    """Divide a convolution's weights by its operator norm, in place; return its new norm.
+    """Divide a convolution's weights by its operator norm, in place; return the new norm.
 
-    This is called after every step, before the next forward pass, so that noise of scale l needs no
-    sensitivity that depends on data. Weights of 0 stay 0.
+    Images are `[channels, height, width]`. This is called between an optimiser step and the next
+    forward pass, so that the sensitivity is always at most 1. If all weights are 0 they stay 0.
 
     Source: SplitFed thesis, section 4.4.1.
     """
@@ -99,22 +100,29 @@ def normalise_(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -
 
 
 def noisy(smashed: Tensor, level: float, norm: Norm, draws: NoiseStream) -> Tensor:
-    """Return a normalised convolution's smashed data with noise: Laplace, or Gaussian for L2.
+    """Return the outputs of a normalised convolution with noise.
+
+    The noise is Laplace noise if `norm` is `l1_l1`, else Gaussian noise.
 
     Args:
-        smashed: `[samples, ...]`; gradients pass unchanged.
-        level: l, the scale (Laplace) or the standard deviation (Gaussian).
+        smashed: the outputs, `[samples, ...]`; gradients pass through unchanged.
+        level: scale (Laplace) or standard deviation (Gaussian) of the noise.
         norm: norm by which the convolution was normalised.
-        draws: random numbers of this client, round and batch, fresh in every forward pass.
+        draws: random numbers of this client, round and batch, new in every forward pass.
     """
     kind = draws.laplace if norm == "l1_l1" else draws.gaussian
     return hidden(smashed, level, kind(smashed.numel()))
 
 
 def promised(level: float, norm: Norm, change: float, passes: int, delta: float = 1e-5) -> float:
-    """Return epsilon for two inputs that differ by `change`, sent `passes` times with fresh noise.
+    """Return epsilon for two images, each sent several times with fresh noise.
 
-    The change is in L1, or in L2 for a spectral norm; delta applies only to Gaussian noise.
+    Args:
+        level: scale (Laplace, for `l1_l1`) or standard deviation (Gaussian) of the noise.
+        norm: norm by which the convolution was normalised.
+        change: distance of the images, in the L2 norm for `l2_l2`, else in the L1 norm.
+        passes: how often an image is sent.
+        delta: the delta at which epsilon is computed; unused for Laplace noise.
     """
     if norm == "l1_l1":
         return passes * change / level
@@ -122,7 +130,14 @@ def promised(level: float, norm: Norm, change: float, passes: int, delta: float 
 
 
 def promise(level: float, height: int, width: int, passes: int) -> str:
-    """Return a text on what Laplace noise of this level guarantees, and what it does not."""
+    """Return a text on what Laplace noise guarantees, and what it does not.
+
+    Args:
+        level: scale of the noise.
+        height: height of an image in pixels.
+        width: width of an image in pixels.
+        passes: how often an image is sent.
+    """
     image = promised(level, "l1_l1", height * width, passes)
     return (
         f"empirical obfuscation: epsilon {1 / level:g} per unit of L1 change for each forwarded "

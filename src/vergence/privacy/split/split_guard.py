@@ -1,27 +1,28 @@
 """SplitGuard for gaze: a client detects hijacking servers by falsifying labels now and then.
 
-A server that trains the task answers false labels with another gradient; one that hijacks the
-client's layers answers as always, as it never looks at labels. In every block of `every` batches
-the client falsifies the labels of one, at a position that only it knows, takes no step with the
-answer to it, and checks whether that answer is the odd one out: the furthest from the mean of the
-others.
+A server that trains the task answers false labels with another gradient than true labels. A server
+that hijacks the client's layers ignores labels, so its answers do not differ. In every block of
+`every` batches the client falsifies the labels of one batch (the lie), at a position that only the
+client knows. It takes no training step with the answer to the lie. It checks whether this answer is
+the odd one out: the answer that is furthest from the mean of the others.
 
-**How labels of a regression are falsified.** All targets of the batch are moved the same way, by
-`by` standard deviations of the batch in every column, up or down by lot. With classes any wrong
-label will do. Here exchanged or mirrored labels will not: the gradient of an absolute error is the
-sign of the residual, and over a batch as many flip one way as the other. A common shift turns
-them all.
+**How labels of a regression are falsified.** All targets of the batch are shifted by `by` standard
+deviations of the batch in every column, up or down at random. In classification any wrong label
+would do. Here exchanged or mirrored labels would not: the gradient of an absolute error is the sign
+of the residual, and over a batch about as many signs change from plus to minus as back. A common
+shift changes the signs in one direction.
 
-**What it promises.** Where answers do not depend on labels, the odd one out is the false one once
-in `every` blocks, up to the step that the client leaves out: a server that never listens is trusted
-at most with probability `missed`, also if it ends rounds early or serves them twice
-(`split_guard_client.py` says how that is counted). What is not judged is the block under way when a
-run ends, or begun and never gone on with: fewer than 2 * `every` batches. Who listened until it
-was nearly trusted, and then ignores labels, may still be trusted that once. A server that is
-honest, and whose answer to a lie is the odd one out with probability `expected` or more, is accused
-at most with probability `accused`, however long it is watched: after `trusted` a new test begins,
-and the k-th
-has the share 6 / (pi k)^2 of `accused`; over all k the shares add up to 1.
+**What it promises.** If answers do not depend on labels, the odd one out is the answer to the lie
+in one of `every` blocks on average, apart from the effect of the step that the client leaves out. A
+server that ignores labels from the start is trusted with a probability of at most `missed`, even if
+it ends rounds early or repeats them (`split_guard_client.py` says how such blocks count). A block
+that is unfinished when the run ends is not judged: fewer than 2 * `every` batches. A server that
+used labels until it was nearly trusted, and then ignores them, may still be trusted once.
+
+An honest server whose answer to a lie is the odd one out with probability `expected` or more is
+accused with a probability of at most `accused`, however long the run is. For this, a new test
+begins after each verdict `trusted`, and the k-th test has the fraction 6 / (pi k)^2 of `accused`;
+over all k the fractions add up to 1.
 
 Used by `engine.protections.split_guard`, `experiment.privacy.schema`, `privacy.config` and
 `privacy.split.split_guard_client`.
@@ -50,21 +51,23 @@ from vergence.privacy.keyed_noise import NoiseStream
 
 Verdict = Literal["open", "trusted", "accused"]
 FOUND, NOT_FOUND, AGAIN = 1, 0, 2
-"""Result of a block: the answer to the lie was the odd one out, or was not, or was in a repetition
-that does not count."""
+"""Result of a block: the answer to false labels was the odd one out, or was not, or was the odd one
+out in a repeated block, which does not count."""
 
 
 @dataclass(frozen=True)
 class SplitGuard:
-    """Options of SplitGuard's test: how often a client lies, and its error probabilities.
+    """Options of SplitGuard's test: how often a client sends false labels, and error probabilities.
+
+    An answer of the server is the gradient of a batch's smashed data.
 
     Attributes:
-        every: batches in a block, one of which has false labels.
-        by: number of standard deviations by which labels are moved.
-        expected: share of lies whose answer from an honest server differs most from the others of
-            its block.
-        missed: probability of trusting a server that ignores labels.
-        accused: probability of accusing an honest server, over all tests.
+        every: number of batches in a block; one of them has false labels.
+        by: number of standard deviations by which labels are shifted.
+        expected: probability that an honest server's answer to false labels differs most from the
+            other answers of its block.
+        missed: largest probability of trusting a server that ignores labels.
+        accused: largest probability of accusing an honest server, over all tests.
     """
 
     every: Annotated[int, Ge(3)] = 10
@@ -82,16 +85,20 @@ class SplitGuard:
             )
 
     def falsified(self, labels: Tensor, draws: NoiseStream) -> Tensor:
-        """Return a batch's labels `[samples, columns]`, all moved the same way."""
+        """Return false labels for a batch, `[samples, columns]`.
+
+        In each column all labels are shifted by the same amount, up or down at random.
+        """
         ways = torch.from_numpy(draws.uniform(labels.shape[1])) < 0.5
         moves = self.by * labels.std(0) * torch.where(ways, -1.0, 1.0).to(labels.dtype)
         return labels + moves
 
     def block(self, number: int, of: int) -> tuple[int, int]:
-        """Return the start and size of a batch's block, in a round of `of` batches.
+        """Return the first batch and the size of the block with batch `number` of a round.
 
-        The last block also has the batches that are left over. If it is longer, lies are found by
-        chance less often than the evidence assumes, and both error bounds still hold.
+        The round has `of` batches. Its last block also contains the batches that are left over. In
+        a longer block a lie is found by chance less often than the evidence assumes; both error
+        bounds still hold.
         """
         start = min(number // self.every, max(of // self.every, 1) - 1) * self.every
         last = start + 2 * self.every > of
@@ -99,12 +106,19 @@ class SplitGuard:
 
     @property
     def evidence(self) -> tuple[float, float]:
-        """Log likelihood ratios (honest to ignoring labels) of a found and of an unfound block."""
+        """Log likelihood ratios of a block in which the lie was found, and of one in which not.
+
+        A ratio is the probability under an honest server, divided by the probability under a server
+        that ignores labels.
+        """
         found_ratio = math.log(self.expected * self.every)
         return found_ratio, math.log((1 - self.expected) / (1 - 1 / self.every))
 
     def accuses(self, ratio: float, trusted: int) -> bool:
-        """Return whether this log likelihood ratio accuses, in the test after `trusted` tests."""
+        """Return whether a log likelihood ratio is so low that the server is accused.
+
+        `trusted` is the number of earlier tests that ended in the verdict `trusted`.
+        """
         return ratio <= math.log(self.accused * 6 / (math.pi * (trusted + 1)) ** 2)
 
 
@@ -113,25 +127,31 @@ class SplitGuardConfig(SplitGuard):
     """Batches with false labels by which a client tests whether its server uses labels.
 
     Args:
-        every: batches in a block, one of which has false labels.
-        by: number of standard deviations by which labels are moved.
-        expected: share of lies whose answer from an honest server differs most from the others of
-            its block.
-        missed: probability of trusting a server that ignores labels.
-        accused: probability, over a whole run, of accusing a server whose answers to lies differ
-            most as often as `expected`. After the verdict `trusted` a new test begins; the k-th
-            test has the share 6 / (pi k)^2 of this probability.
-        act: a client that accuses goes on, and results.json and the screen say so (`report`), or
-            takes no further turn, and turns.csv says `quarantined: accused` with batches and
-            likelihood ratio (`stop`).
+        every: number of batches in a block; one of them has false labels.
+        by: number of standard deviations by which labels are shifted.
+        expected: probability that an honest server's answer to false labels differs most from the
+            other answers of its block.
+        missed: largest probability of trusting a server that ignores labels.
+        accused: largest probability, over a whole run, of accusing an honest server. After the
+            verdict `trusted` a new test begins; the k-th test has the fraction 6 / (pi k)^2 of this
+            probability.
+        act: what a client does that accuses its server. `report`: it continues; results.json and
+            the screen show the verdict. `stop`: it takes no further part in the run; turns.csv says
+            `quarantined: accused` with the number of batches and the likelihood ratio.
     """
 
     act: Literal["report", "stop"] = "report"
 
     def read(self, blocks: Iterable[int]) -> tuple[Verdict, int, float]:
-        """Return the verdict on blocks, the number of blocks that count, and the likelihood ratio.
+        """Return the verdict on the server from the results of blocks.
 
         After the verdict `trusted` a new test begins; the verdict `accused` is final.
+
+        Args:
+            blocks: results in order: `FOUND`, `NOT_FOUND` or `AGAIN`.
+
+        Returns:
+            The verdict, the number of blocks that count, and the likelihood ratio of the last test.
         """
         for_found, for_not_found = self.evidence
         verdict: Verdict = "open"
@@ -151,14 +171,14 @@ class SplitGuardConfig(SplitGuard):
 
 @dataclass
 class SplitGuardTest:
-    """A client's test of one server: call `lies` before a batch, and give the answer to `observe`.
+    """A client's test of one server in memory: read `lies` before each batch, then call `observe`.
 
     Attributes:
         plan: options of the test.
         draws: the client's secret random numbers. A server that could predict which batches have
-            false labels would behave honestly on those alone.
-        verdict: `open` until there is evidence. After `trusted` a new test begins, as a server may
-            become malicious later; `accused` is final.
+            false labels would behave honestly on those batches alone.
+        verdict: `open` until there is enough evidence. After `trusted` a new test begins, as a
+            server may become malicious later; `accused` is final.
         batches: number of observed answers.
         trusted: number of tests that ended in `trusted`.
     """
@@ -177,11 +197,14 @@ class SplitGuardTest:
 
     @property
     def lies(self) -> bool:
-        """Return whether the next batch gets false labels; its answer is not used for a step."""
+        """True if the next batch gets false labels; the client takes no step with the answer."""
         return len(self.block) == self.place
 
     def observe(self, gradient: Tensor) -> Verdict:
-        """Record the gradient of a batch's smashed data, `[samples, ...]`; return the verdict."""
+        """Record the server's answer to a batch; return the verdict.
+
+        `gradient` is the gradient of the batch's smashed data, `[samples, ...]`.
+        """
         self.batches += 1
         self.block.append(gradient.detach().sum(0).flatten().double())
         if len(self.block) < self.plan.every:
@@ -201,6 +224,9 @@ class SplitGuardTest:
 
 
 def odd_one_out(answers: Tensor) -> int:
-    """Return the index of the row of `[answers, entries]` furthest from the mean of the others."""
+    """Return the index of the answer that is furthest from the mean of the others.
+
+    `answers` is `[answers, entries]`.
+    """
     # a_i - (sum - a_i) / (n - 1) = n / (n - 1) (a_i - mean): the order is that of a_i - mean.
     return int((answers - answers.mean(0)).norm(dim=1).argmax())

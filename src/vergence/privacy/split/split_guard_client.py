@@ -1,11 +1,12 @@
-"""SplitGuard in a run: false labels that a client sends, and evidence it gathers from answers.
+"""SplitGuard in a run: false labels that a client sends, and evidence from the server's answers.
 
-Blocks lie within rounds: batch n of a round is in block n // every, and the remainder is part of
-the last one. The result of a block is written into the client's own append-only log, so that
-evidence adds up over rounds. A round's answers lie in a file next to it, as a turn may be continued
-by another process, or repeated. In a block that is left unfinished, or whose answers change or do
-not fit, the lie counts as not found. A block that is repeated never counts in the server's favour:
-the step that the client left out the first time may have shown where the lie is.
+The batches of a round are divided into blocks of `every` batches; the remainder is part of the last
+block. One batch of a block has false labels (the lie). The result of a block is written into the
+client's own append-only log, so that evidence adds up over rounds. The server's answers in a block
+are in a file next to the log, as another process may continue or repeat the client's work. If a
+block stays unfinished, or if its answers change or have the wrong shape, the lie counts as not
+found. A repeated block never counts in the server's favour: the client took no step with the answer
+to the lie, and from this the server may know where the lie is.
 
 Used by `engine.protections.split_guard` and `unlearning.data_footprint`.
 """
@@ -35,11 +36,11 @@ from vergence.privacy.split.split_guard import (
 )
 
 BLOCK = ".block"
-"""Suffix of files with a block's answers."""
+"""Suffix of files with the server's answers in a block."""
 
 
 class Accused(DpSgdBudgetSpent):
-    """Raised if a client concludes that its server ignores labels; it takes no further turn."""
+    """Raised if a client concludes that its server ignores labels; the client sends no more."""
 
 
 class SplitGuardClient:
@@ -47,10 +48,10 @@ class SplitGuardClient:
 
     Args:
         plan: options of the test.
-        labels: names of the label columns that are moved.
-        state: folder of states, with the secret and the logs.
+        labels: names of the label columns that are falsified.
+        state: folder of states, in which the secret key and the logs are stored.
         seed: seed of the run.
-        tell: prints a line when a verdict changes.
+        tell: prints a line when a client's verdict changes.
     """
 
     def __init__(
@@ -66,14 +67,25 @@ class SplitGuardClient:
         self.secret = secret_in(self.folder).child("split_guard", seed)
 
     def lies(self, client: str, round: int, number: int, of: int) -> bool:
-        """Return whether batch `number` of the `of` in a client's round gets false labels."""
+        """Return whether a batch gets false labels.
+
+        It is batch `number` (from 0) of the `of` batches that the client sends in this round.
+        """
         start, size = self.plan.block(number, of)
         # From the client's secret: a server that knew the place would answer that batch honestly.
         place = self.secret.child(client, round, start // self.plan.every).draws().uniform(1)[0]
         return int(place * size) == number - start
 
     def leaving(self, client: str, round: int, number: int, of: int, answer: Reply) -> Reply:
-        """Return a client's reply for a batch, with false labels if they are due."""
+        """Return what a client sends for a batch, with false labels if this batch is to get them.
+
+        Args:
+            client: name of the client.
+            round: number of the round.
+            number: number of the batch in the round, from 0.
+            of: number of batches that the client sends in this round.
+            answer: the message with true labels.
+        """
         labels = answer.trees.get("labels")
         if labels is None or not {*self.labels} <= {*labels}:
             return answer
@@ -88,10 +100,17 @@ class SplitGuardClient:
         return replace(answer, trees={**answer.trees, "labels": Params.named(**sent)})
 
     def observe(self, client: str, round: int, number: int, of: int, gradient: Tensor) -> None:
-        """Record the server's answer to a batch, `[samples, ...]`, and judge a complete block.
+        """Record the server's answer to a batch, and judge a block when it is complete.
+
+        Args:
+            client: name of the client.
+            round: number of the round.
+            number: number of the batch in the round, from 0.
+            of: number of batches that the client sends in this round.
+            gradient: the server's answer: gradient of the batch's smashed data, `[samples, ...]`.
 
         Raises:
-            Accused: the client stops.
+            Accused: the client accuses the server, and the option `act` is `stop`.
         """
         book = ReleaseLog(self.folder / book_of(self.seed, client))
         before = self.plan.read(entry.steps for entry in book.entries)[0]
@@ -129,7 +148,7 @@ class SplitGuardClient:
             raise Accused(accused)
 
     def _leave_behind(self, book: ReleaseLog, client: str, round: int) -> None:
-        """Count blocks that other rounds left unfinished as blocks in which no lie was found."""
+        """Record the client's unfinished blocks of other rounds: the lie counts as not found."""
         for path in self.folder.glob(f"seed{self.seed}.guard.*{BLOCK}"):
             about = path.name.removeprefix(f"seed{self.seed}.guard.{client}.")
             if "." not in about.removesuffix(BLOCK) and not about.startswith(f"{round}-"):
@@ -138,7 +157,14 @@ class SplitGuardClient:
 
 
 def _enter(book: ReleaseLog, path: Path, answers: bytes, what: int) -> None:
-    """Record the result of a block; recording the same answers again changes nothing."""
+    """Write the result of a block into a log; the same answers again change nothing.
+
+    Args:
+        book: the client's log.
+        path: file with the server's answers in the block.
+        answers: the answers.
+        what: the result, `FOUND` or `NOT_FOUND`. `FOUND` becomes `AGAIN` for a repeated block.
+    """
     draw = path.name.removesuffix(BLOCK).rpartition(".")[2]
     mark = f"{draw}.{digest(answers)[:16]}"
     again = any(entry.draw == draw for entry in book.entries)
@@ -147,5 +173,5 @@ def _enter(book: ReleaseLog, path: Path, answers: bytes, what: int) -> None:
 
 
 def book_of(seed: int, client: str) -> str:
-    """Return the name of a client's log; `steps` is a block's result, as in `SplitGuardConfig`."""
+    """Return the file name of a client's log; a line's `steps` is the result of a block."""
     return f"seed{seed}.guard.{client}.csv"
