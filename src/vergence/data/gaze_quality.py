@@ -24,7 +24,7 @@ SETTINGS = {
     "gaze_table": "columns.unit, origin and scene_size",
     "stimuli": "columns.unit, screen and place",
 }
-"""Data set -> options that decide where gaze lies in the picture, as named in that note."""
+"""Data set -> options that decide where gaze lies; notes on gaze outside pictures name them."""
 FEW_TEST = 10
 """With fewer test samples of a person than this, scores cannot distinguish methods."""
 

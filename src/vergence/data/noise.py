@@ -1,4 +1,4 @@
-"""Noisy clients: Gaussian noise on the training inputs of a share of the people.
+"""Noisy clients: Gaussian noise on the training inputs of a fraction of the people.
 
 Used by `api.from_objects`, `experiment.privacy.schema`, `experiment.schema` and `studies.skew`.
 
@@ -23,22 +23,23 @@ from vergence.core.randomness import RandomStream
 from vergence.errors import DataError
 
 TARGETS = ("gaze", "pose", "points", "label", "y")
-"""Columns of labels and targets, to which no noise is added."""
+"""Names of columns with labels and targets; no noise is added to these columns."""
 # Noise in float32 takes four times the memory of pictures: it is drawn for some rows at a time.
 CHUNK = 256
 LISTED = 40
-"""Number of noisy people whom `about` names."""
+"""Most noisy people whom `Federation.about` names."""
 
 
 @dataclass(frozen=True)
 class Noise(NamedOptions):
-    """Options of noise in some people's training inputs; validation and test stay clean.
+    """Options of noise in some people's training inputs; validation and test samples stay clean.
 
     Attributes:
-        share: share of the people; 0 for nobody. A larger share includes the people of a smaller.
-        std: standard deviation, for pictures with values from 0 to 1. Pictures are rounded and
-            clipped; inputs of a floating type get noise of this deviation unscaled.
-        seed: seed of the choice of people and of the noise.
+        share: fraction of the people with noise; 0: nobody. With the same seed, a larger fraction
+            includes the people of a smaller one.
+        std: standard deviation of the noise. For pictures (uint8) it counts in units of 255; noisy
+            pictures are rounded and clipped. For inputs of a floating type it counts as it is.
+        seed: seed of the choice of people and of the noise values.
     """
 
     share: Share = 0.0
@@ -46,7 +47,10 @@ class Noise(NamedOptions):
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
 
     def noisy_clients(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """Return the noisy clients, `share * clients` of them rounded up, in client order."""
+        """Return the noisy clients, in the order of `clients`.
+
+        Their number is `share` times the number of clients, rounded up.
+        """
         # A rank by name and seed alone: a larger share includes the people of a smaller one.
         ranked = sorted(clients, key=lambda c: RandomStream("noise", self.seed, c).number())
         # 0.07 * 100 is a little more than 7 in floating point, and must not give 8 people.
@@ -54,15 +58,16 @@ class Noise(NamedOptions):
         return tuple(client for client in clients if client in noisy)
 
     def apply(self, federation: Federation) -> Federation:
-        """Return the federation with noisy training inputs; the same object where nobody is noisy.
+        """Return the federation with noisy training inputs; the same object if nobody is noisy.
 
-        Noise goes on pictures (uint8); only where there are none, on inputs of a floating type. A
-        noisy client gets its own copy of the bank rows it trains on: rows shared with others, or
-        with its own validation and test samples, stay clean.
+        Noise is added to pictures (uint8). A client without pictures gets noise on inputs of a
+        floating type instead. If samples refer to rows of a shared array (a bank), a noisy client
+        gets a copy of the rows that it trains on. So rows that others use, or its own validation
+        and test samples, stay clean.
 
         Raises:
             DataError: a noisy client has neither pictures nor inputs of a floating type.
-            ConfigError: there are more than 100,000 people, made on demand.
+            ConfigError: there are more than 100,000 people who are generated on demand.
         """
         if not (self.share and self.std):
             return federation
@@ -126,7 +131,11 @@ class Noise(NamedOptions):
 
 
 def _inputs(samples: Samples, client: str) -> tuple[list[str], list[str]]:
-    """Return the names of the columns and of the banks that get noise."""
+    """Return the names of the columns that get noise, and the names of the banks that get noise.
+
+    Raises:
+        DataError: a client has neither pictures nor inputs of a floating type.
+    """
     plain = {n: c for n, c in samples.columns.items() if n not in TARGETS}
     rows = {n: bank.rows for n, bank in samples.banks.items()}
     columns = [n for n, c in plain.items() if c.dtype == torch.uint8 and c.ndim >= 3]

@@ -1,8 +1,9 @@
-"""Labelled samples of one person in one npz file, from which `vergence adapt` has learned.
+"""Labelled samples of one person in one npz file, on which `vergence adapt` adapted a model.
 
-Layout of `root`: `own_samples.npz`. An array is a column with a row per sample, under its name in
-the task (`image`, `gaze`, `pose`); an array of rows that many samples share is named `NAME@COLUMN`,
-where COLUMN holds their row numbers (`frames@frame_ids`). The samples for training come first.
+Layout of `root`: `own_samples.npz`. Most arrays are columns with one row per sample, with the
+task's names (`image`, `gaze`, `pose`). Other arrays hold rows that many samples share. They are
+named `NAME@COLUMN`, such as `frames@frame_ids`, where COLUMN holds each sample's row numbers in the
+array. The samples for training come first.
 
 Used by `adaptation.adapted_run`, `adaptation.own_data`, `deployment.private_inference.client`,
 `experiment.run` and `video.predict_angles`.
@@ -27,17 +28,18 @@ from vergence.errors import DataError
 FILE = "own_samples.npz"
 WHERE = "an npz with the columns of the run's task, a row per sample"
 SHARED = "@"
-"""Sign between the name of shared rows and that of the column with their numbers."""
+"""Sign between the name of an array of shared rows and the column with the row numbers."""
 
 
 @dataclass(frozen=True)
 class OwnSamples(Dataset):
-    """Samples of one person, next to the model that was adapted to them.
+    """Samples of one person, stored together with the model that was adapted to them.
 
     Attributes:
         person: name of the person.
-        learned: number of samples, from the first, for training and validation; the others are for
-            test. 0, or all of them: every part has all samples.
+        learned: number of samples, from the first one, that are for training and validation; the
+            others are for test. If it is 0 or the number of all samples, every part has all
+            samples.
         licence: licence of the data.
     """
 
@@ -48,7 +50,7 @@ class OwnSamples(Dataset):
     next_to_experiment: ClassVar[bool] = True
 
     def load(self, root: str | None = None) -> Federation:
-        """Read the file.
+        """Read the file, and split its samples as `learned` says.
 
         Raises:
             DataError: the file is missing, damaged or empty.
@@ -74,7 +76,7 @@ def read_samples(path: Path) -> Samples:
     """Read the samples of an npz file; float64 becomes float32.
 
     Raises:
-        DataError: the file is missing or damaged, holds no sample, or columns of unequal length.
+        DataError: the file is missing or damaged, holds no sample, or its columns differ in length.
     """
     table = read_npz(path, {}, WHERE, optional=None)
     arrays = {name: _tensor(rows) for name, rows in table.items()}
@@ -104,9 +106,9 @@ def read_samples(path: Path) -> Samples:
 
 
 def _tensor(rows: np.ndarray) -> torch.Tensor:
-    """Return an array as a tensor, in a type that torch computes with.
+    """Return an array as a tensor of a type that torch computes with.
 
-    Unsigned integers other than pixels become int64, and float64 becomes float32.
+    Unsigned integers of more than one byte become int64, and float64 becomes float32.
     """
     if rows.dtype.kind == "f" and rows.dtype.itemsize > 2:
         rows = rows.astype(np.float32)
@@ -117,7 +119,7 @@ def _tensor(rows: np.ndarray) -> torch.Tensor:
 
 
 def pack_samples(samples: Samples) -> bytes:
-    """Pack samples into the bytes of an npz file, with only those shared rows that they use.
+    """Return samples as the bytes of an npz file; of shared rows, only those in use are stored.
 
     An adapted run stores its samples in this form.
     """

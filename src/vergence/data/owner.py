@@ -1,4 +1,8 @@
-"""Labelled features of one owner, and the classes that its teacher sees in training.
+"""Data sets of one client, the owner, for zero-shot learning from a teacher to a student.
+
+The owner's teacher model learns from labelled features. The student learns from the teacher,
+without samples. Some classes are unseen: in training, only an omniscient teacher gets samples of
+them.
 
 Used throughout `data`.
 """
@@ -24,14 +28,15 @@ from vergence.core.randomness import RandomStream
 
 Rows = NDArray[np.int64]
 OWNER = "owner"
-"""Name of the one client."""
+"""Name of the one client of these data sets."""
 
 
 @dataclass(frozen=True)
 class RowLists:
-    """Row numbers, from 0, for training a teacher and for testing it.
+    """Row numbers, from 0, of the samples for training and testing a teacher.
 
-    `unseen_train` and `unseen_test` divide `test_unseen` for a teacher that sees all classes.
+    `trainval` and `test_seen` are rows of seen classes; `test_unseen` are all rows of unseen
+    classes. For an omniscient teacher, `unseen_train` and `unseen_test` divide `test_unseen`.
     """
 
     trainval: Rows
@@ -43,7 +48,7 @@ class RowLists:
 
 @dataclass(frozen=True)
 class ClassNames:
-    """Names of all classes in order, and the numbers of the unseen ones."""
+    """Names of all classes in the order of their numbers, and the numbers of the unseen classes."""
 
     names: tuple[str, ...]
     unseen: tuple[int, ...]
@@ -54,21 +59,21 @@ class ClassNames:
         return tuple(i for i in range(len(self.names)) if i not in self.unseen)
 
     def listing(self, which: Sequence[int]) -> str:
-        """Return the names of some classes, with commas between them."""
+        """Return the names of the classes with these numbers, separated by commas."""
         return ", ".join(self.names[i] for i in which)
 
 
 @dataclass(frozen=True)
 class OwnerOptions:
-    """Options of data sets with features of one client, `owner`.
+    """Options of data sets for zero-shot learning, whose only client is `owner`.
 
     Attributes:
-        teacher: `omniscient`: the teacher learns from all classes, and is tested on those images of
-            unseen classes that it did not learn from; `quasi` (quasi-omniscient): it learns from
-            seen classes alone, and is tested on all images of unseen ones. `unseen` always means
-            unseen by the student, which has no images of any class.
-        val: share of each class's training images for validation.
-        split_seed: seed of all draws.
+        teacher: `omniscient`: the teacher learns from all classes. It is tested on the images of
+            unseen classes that it did not learn from. `quasi` (quasi-omniscient): the teacher
+            learns only from seen classes, and is tested on all images of unseen classes. The
+            student has no images of any class.
+        val: fraction of each class's training images that is for validation.
+        split_seed: seed of all random splits.
     """
 
     teacher: Literal["omniscient", "quasi"] = "omniscient"
@@ -77,11 +82,11 @@ class OwnerOptions:
 
     @property
     def name(self) -> str:
-        """The data set's name: that of its module."""
+        """The data set's name, which is the name of its module."""
         return registry_name(self)
 
     def draw(self, what: str) -> np.random.Generator:
-        """Return the random numbers for `what`."""
+        """Return the random generator for a purpose, such as "validation"."""
         return RandomStream(self.name, self.split_seed, what).numpy()
 
     def federation(
@@ -92,7 +97,15 @@ class OwnerOptions:
         about: Mapping[str, str],
         banks: Mapping[str, SharedRows] = MappingProxyType({}),
     ) -> Federation:
-        """Return the owner's federation; `columns` has `y` int64 `[n]`, the classes by number."""
+        """Return the federation of the owner, with training, validation and test samples.
+
+        Args:
+            columns: columns of all samples; `y` int64 `[n]` is the number of the class.
+            lists: rows for training and testing a teacher.
+            kinds: names of the classes, and which are unseen.
+            about: entries for `Federation.about`.
+            banks: shared arrays, to whose rows samples refer by a column of row numbers.
+        """
         sees_all = self.teacher == "omniscient"
         learn = np.concatenate([lists.trainval, lists.unseen_train]) if sees_all else lists.trainval
         tested = lists.unseen_test if sees_all else lists.test_unseen
@@ -118,7 +131,10 @@ class OwnerOptions:
         return Federation(self.name, {OWNER: Splits(train, val, test)}, {**about, **notes})
 
     def _split_validation(self, rows: Rows, y: NDArray[np.int64]) -> tuple[Rows, Rows]:
-        """Split rows into training and validation, with the share `val` of each class."""
+        """Return rows for training and rows for validation.
+
+        The fraction `val` of each class is for validation.
+        """
         draw, train, val = self.draw("validation"), [], []
         for kind in np.unique(y[rows]):
             own = draw.permutation(rows[y[rows] == kind])
@@ -130,7 +146,7 @@ class OwnerOptions:
 
 
 def split_unseen(rows: Rows, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[Rows, Rows]:
-    """Draw 80 % of the rows of every class; return these and the others."""
+    """Return a random 80 % of the rows of every class, and the other rows; both are sorted."""
     train, test = [], []
     for kind in np.unique(y[rows]):
         own = draw.permutation(rows[y[rows] == kind])
@@ -141,7 +157,10 @@ def split_unseen(rows: Rows, y: NDArray[np.int64], draw: np.random.Generator) ->
 
 
 def scale_features(x: Float[np.ndarray, "n d"], rows: Rows) -> Float[Tensor, "n d"]:
-    """Scale each feature so that these rows span [0, 1], as float32; a constant one becomes 0."""
+    """Return features as float32, each scaled so that its values in `rows` span [0, 1].
+
+    A feature that is constant in these rows becomes 0 in them.
+    """
     low, high = x[rows].min(0), x[rows].max(0)
     spread = np.where(high > low, high - low, 1)
     return torch.from_numpy(((x - low) / spread).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Dealing of samples, days or images to training, validation and test.
+"""Splits of samples, days or images into training, validation and test.
 
 Used throughout `data`.
 """
@@ -17,7 +17,7 @@ from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError, DataError, nearest
 
 Shares = tuple[float, float, float]
-"""Shares of the whole for training, validation and test, in this order."""
+"""Fractions of the whole for training, validation and test, with sum 1."""
 Side = Annotated[int, Interval(ge=16, le=4096)]
 FrameSize = tuple[Side, Side]
 """Width and height of pictures in pixels."""
@@ -25,11 +25,11 @@ FrameSize = tuple[Side, Side]
 
 @dataclass(frozen=True)
 class SplitOptions(NamedOptions):
-    """Options of data sets whose samples are dealt to three parts.
+    """Options of data sets whose samples are split into training, validation and test.
 
     Attributes:
-        shares: shares of the samples for training, validation and test.
-        split_seed: seed of the dealing, where it is random.
+        shares: fractions of the samples for training, validation and test.
+        split_seed: seed of the split, if it is random.
     """
 
     shares: Shares = (0.7, 0.1, 0.2)
@@ -47,19 +47,20 @@ class SplitOptions(NamedOptions):
 
 @dataclass(frozen=True)
 class PeopleOptions(SplitOptions):
-    """Options of data sets that are dealt within each person.
+    """Options of data sets in which each person's samples are split.
 
     Attributes:
-        people: the people to load, in this order; default: all.
+        people: names of the people to load, in this order; default: all.
     """
 
     people: tuple[str, ...] | None = None
 
     def people_to_load(self, known: Collection[str], what: str) -> tuple[str, ...]:
-        """Return the people to load, out of those in the data.
+        """Return the people to load; `known` are all people in the data.
 
         Raises:
-            DataError: one of `people` is not in the data; `what` is the word for a person.
+            DataError: one of `people` is not in the data; `what` is the message's word for a
+                person.
         """
         for person in self.people or ():
             if person not in known:
@@ -71,7 +72,7 @@ def check_shares(shares: Shares) -> None:
     """Check that shares are three positive numbers with sum 1.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: the shares are something else.
     """
     if len(shares) != 3 or min(shares) <= 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
         raise ConfigError(
@@ -80,7 +81,7 @@ def check_shares(shares: Shares) -> None:
 
 
 def part_sizes(count: int, shares: Shares, what: str) -> tuple[int, int, int]:
-    """Return how many of `count` go to training, validation and test.
+    """Return how many of `count` items are for training, for validation and for test.
 
     Raises:
         DataError: a part would be empty; `what` names the items in the message.
@@ -98,10 +99,12 @@ def part_sizes(count: int, shares: Shares, what: str) -> tuple[int, int, int]:
 def deal_at_random(
     blocks: list[np.ndarray], shares: Shares, rng: np.random.Generator, what: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Deal row numbers at random, with the same shares in every block.
+    """Split row numbers at random into training, validation and test; return the three parts.
+
+    Each block of row numbers is split by the same shares. The parts are sorted.
 
     Raises:
-        DataError: a block is too small for the shares.
+        DataError: a block is too small for the shares; `what` names its items in the message.
     """
     dealt: list[list[np.ndarray]] = [[], [], []]
     for block in blocks:
@@ -117,20 +120,20 @@ def deal_at_random(
 def deal_in_order(
     counts: np.ndarray, shares: Shares, what: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Deal consecutive groups (days, sessions) whole: the first to training, the last to test.
+    """Split whole groups (days, sessions) in order: the first for training, the last for test.
 
-    The two cuts are those whose cumulative sample counts come nearest to the shares.
+    The two cuts are chosen so that the parts' numbers of samples come nearest to the shares.
 
     Args:
-        counts: samples of each group, `[groups]`.
-        shares: parts of all samples.
-        what: the owner of these groups, for the message.
+        counts: number of samples of each group, `[groups]`.
+        shares: fractions of all samples for the three parts.
+        what: the groups' name in the error message, such as "sessions of p00".
 
     Returns:
-        Group numbers of the three parts.
+        Numbers of the groups for training, for validation and for test.
 
     Raises:
-        DataError: fewer than three groups.
+        DataError: there are fewer than three groups.
     """
     groups = len(counts)
     if groups < 3:

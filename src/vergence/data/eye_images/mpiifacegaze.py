@@ -187,7 +187,7 @@ def _verify_head_sign(path: Path, corners: NDArray, yaw: NDArray) -> None:
 
     Outer corners of eyes are deeper in the head than inner corners. If a head turns to the image
     left (positive yaw), the corners of the eye on the image left come closer together in the
-    picture, and those of the other eye move apart.
+    picture, and the corners of the other eye move apart.
 
     Raises:
         DataError: the correlation of yaw and landmarks is below `WRONG`.

@@ -29,7 +29,7 @@ NO_GAZE, NO_TABLE = "no gaze", "no table"
 LISTED = 6
 """Most files that a summary names for each reason."""
 REPEATED, FEWEST = 0.9, 20
-"""A table of at least 20 samples is a copy if others repeat more than this fraction of them."""
+"""A table of `FEWEST` or more samples is a copy if others repeat a larger fraction of them."""
 PERSON = re.compile(
     r"(?:sub|subj|subject|s|p|pp|ppt|vp|vpn|part|participant|user|id|person|proband|obs|observer)"
     r"[- ]?\d+",

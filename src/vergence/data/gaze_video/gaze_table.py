@@ -365,7 +365,7 @@ def check_time_unit(recording: Recording, unit: str) -> None:
 
 
 def check_overlap(recording: Recording) -> None:
-    """Check that some valid gaze of a recording is within its video's time, give or take a second.
+    """Check that some valid gaze of a recording is within its video's time, or at most 1 s off.
 
     Raises:
         DataError: there is valid gaze, but none in that time, so gaze and video have different

@@ -83,9 +83,10 @@ class Gazecom(Dataset):
     def load(self, root: str | None = None) -> Federation:
         """Read and verify the data, and split by clip; all viewers have the same split.
 
-        Columns of the samples: `frame_ids` int64 `[n, window]`, rows of the bank `frames` uint8
-        `[all frames, height, width, 3]`; `points` float32 `[n, window, 1, 2]`, gaze (x, y) in [0,
-        1], NaN if gaze was lost; `scene` int64 `[n]`, 1000 x clip number + first frame.
+        Columns of the samples: `frame_ids` int64 `[n, window]`, row numbers in the shared array
+        `frames` uint8 `[all frames, height, width, 3]`; `points` float32 `[n, window, 1, 2]`, gaze
+        (x, y) in [0, 1], NaN if gaze was lost; `scene` int64 `[n]`, 1000 x clip number + first
+        frame.
 
         Raises:
             DataError: a file is missing, truncated or of another version. A person is unknown or

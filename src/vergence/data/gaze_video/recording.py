@@ -170,7 +170,7 @@ class WindowOptions(NamedOptions):
             )
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Return the recordings in a folder; data sets override this method, which returns none.
+        """Return the recordings in a folder. Data sets override this method; by default, none.
 
         Raises:
             DataError: a file is missing or cannot be used.
@@ -200,7 +200,7 @@ class WindowOptions(NamedOptions):
 def cut_windows(recording: Recording, footage: Footage, options: WindowOptions) -> list[GazeWindow]:
     """Cut a recording into windows of frames.
 
-    Windows in which metrics use the gaze of no frame are left out.
+    A window is left out if none of its frames has gaze that metrics use.
 
     Raises:
         DataError: the recording is shorter than one window, and `options.short` is "error".
@@ -245,8 +245,9 @@ def decode_samples(
 ) -> list[Samples]:
     """Decode frames, and return the samples of each part.
 
-    A part is a list of windows, such as those of one client for training. Its samples share a bank
-    of frames of `size` (width, height). `opened` maps the `id()` of each recording to its footage.
+    A part is a list of windows, such as those of one client for training. Its samples share one
+    array of frames, resized to `size` (width, height), and refer to its rows. `opened` maps the
+    `id()` of each recording to its footage.
     """
     cuts, numbers = zip(*(_frames_needed(part, opened) for part in parts), strict=True)
     out = []
@@ -264,7 +265,7 @@ def decode_samples(
 def _frames_needed(
     part: Sequence[GazeWindow], opened: Mapping[int, Footage]
 ) -> tuple[list[ClipWindow], NDArray[np.int64]]:
-    """Return the frames to decode for these windows, and each window's row numbers in this bank."""
+    """Return the frames to decode for these windows, and each window's row numbers among them."""
     used: dict[int, list[GazeWindow]] = {}
     for w in part:
         used.setdefault(id(w.recording), []).append(w)

@@ -1,1 +1,1 @@
-"""Images with classes."""
+"""Data sets of images with classes."""

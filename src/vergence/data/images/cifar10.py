@@ -1,13 +1,14 @@
-"""CIFAR-10: 60,000 colour pictures of animals and vehicles in 10 classes, dealt to made-up people.
+"""CIFAR-10: 60,000 colour pictures in 10 classes, divided among made-up people.
 
-Layout of `root`, or of a folder of the published name in it: `data_batch_1.bin` to
-`data_batch_5.bin` and `test_batch.bin` (binary version, `cifar-10-batches-bin`), or the same names
-without `.bin` (Python version, `cifar-10-batches-py`). Or JPEG images, in `root` itself: one or
-several npz files of each part, `cifar10_train_N_jpeg.npz` and `cifar10_test_N_jpeg.npz` with N
-images each (`cifar10_train_rest_0_N_jpeg.npz` is one more), which are read together. Each holds
-`blob`, the bytes of all JPEG files one behind the other, `offsets` (N + 1), where they begin and
-end, `labels`, and `classes`, the names. A folder of JPEG files is read by `image_folder`.
-JPEG is lossy: scores on it are not quite those on the originals.
+`root` has one of three layouts. The binary version has `data_batch_1.bin` to `data_batch_5.bin` and
+`test_batch.bin`, in `root` or in its folder `cifar-10-batches-bin`. The Python version has the same
+names without `.bin`, in `root` or in its folder `cifar-10-batches-py`. The third layout has JPEG
+images in npz files in `root`: one or several for training, such as `cifar10_train_N_jpeg.npz`, and
+for test, such as `cifar10_test_N_jpeg.npz`, with N images each. All files of a part are read
+together, also names such as `cifar10_train_rest_0_N_jpeg.npz`. Each file holds `blob`, the bytes of
+all JPEG files one after another; `offsets` (N + 1), where each JPEG file begins and ends; `labels`;
+and `classes`, the names. JPEG is lossy, so scores differ a little from scores on the originals. The
+data set `image_folder` reads folders of single JPEG files.
 
 Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from
 tiny images", technical report, University of Toronto, 2009.
@@ -56,22 +57,22 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Cifar10(Dealt, Dataset):
-    """Colour pictures of animals and vehicles, dealt to as many people as wanted.
+    """Colour pictures of animals and vehicles, divided among as many people as wanted.
 
-    Options are those of `Dealt`.
+    The options are those of `Dealt`.
     """
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Animals and vehicles."""
+        """Names of the ten classes, in the order of their labels."""
         return CLASSES
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and deal images `[n, 3, 32, 32]`.
+        """Read and verify the images `[n, 3, 32, 32]`, and divide them among people.
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: there are more people than can get images.
+            ConfigError: there are too many people for each to get images.
         """
         read, files, _ = find_reader(data_folder(root, "cifar10", WHERE))
         parts = {part: read(part) for part in COUNTS}
@@ -79,10 +80,12 @@ class Cifar10(Dealt, Dataset):
 
 
 def find_reader(folder: Path) -> tuple[Callable[[str], PartitionPart], str, dict[str, int]]:
-    """Return a reader of a part, a description of the files, and how many images each part has.
+    """Return a function that reads a part, a description of the files, and numbers of images.
+
+    A part is "train" or "test"; the last value maps it to its number of images.
 
     Raises:
-        DataError: none of the layouts is there.
+        DataError: the folder has none of the layouts.
     """
     for suffix, name in FOLDERS.items():
         for home in (folder, folder / name):
@@ -110,7 +113,7 @@ def _jpegs(paths: list[Path]) -> PartitionPart:
     """Return the images of all npz files of a part.
 
     Raises:
-        DataError: an image is in two of the files, as when one is a subset of the other.
+        DataError: an image is in two of the files, for example if one file is a subset of another.
     """
     # Subsets may overlap; an image in two files would be in the data twice.
     parts, first_in = [], dict[bytes, Path]()
@@ -127,7 +130,13 @@ def _jpegs(paths: list[Path]) -> PartitionPart:
 
 
 def _npz(path: Path) -> tuple[PartitionPart, list[bytes]]:
-    """Return the images of one file, decoded once and kept in the cache, and their hashes."""
+    """Return the images and labels of one npz file, and the SHA-256 of each JPEG image.
+
+    Images are decoded when they are first needed, and kept in the cache.
+
+    Raises:
+        DataError: the file is damaged or of another kind.
+    """
     arrays = read_npz(
         path, {"blob": 1, "offsets": 1, "labels": 1, "classes": 1}, WHERE, text=["classes"]
     )
@@ -155,7 +164,7 @@ def _npz(path: Path) -> tuple[PartitionPart, list[bytes]]:
 
 
 def _decoded(data: bytes, path: Path) -> np.ndarray:
-    """Return one image, uint8 `[3, 32, 32]`."""
+    """Return the pixels of one JPEG image, uint8 `[3, 32, 32]`."""
     with open_image(io.BytesIO(data), f"an image of {path}", WHERE) as image:
         pixels = np.asarray(image.convert("RGB"))
     if pixels.shape != (32, 32, 3):
@@ -164,9 +173,10 @@ def _decoded(data: bytes, path: Path) -> np.ndarray:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare the number of images, and of those of the rarest class, with those of CIFAR-10.
+    """Compare a folder with CIFAR-10's counts; return the lines of `vergence data check`.
 
-    A subset is compared with the number in its file names.
+    The counts are those of all images, and of images of the rarest class. A subset is compared with
+    the number in its file names.
     """
     read, _, counts = find_reader(root)
     return check_counts(read, counts, len(CLASSES), WHERE)

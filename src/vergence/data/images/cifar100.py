@@ -1,7 +1,8 @@
-"""CIFAR-100: 60,000 colour pictures in 100 classes of 20 groups, dealt to made-up people.
+"""CIFAR-100: 60,000 colour pictures in 100 classes of 20 groups, divided among made-up people.
 
-Layout of `root`, or of a folder of the published name in it: `train.bin` and `test.bin` (binary
-version, `cifar-100-binary`), or `train` and `test` (Python version, `cifar-100-python`).
+`root` has one of two layouts. The binary version has `train.bin` and `test.bin`, in `root` or in
+its folder `cifar-100-binary`. The Python version has `train` and `test`, in `root` or in its folder
+`cifar-100-python`.
 
 Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from
 tiny images", technical report, University of Toronto, 2009.
@@ -43,8 +44,10 @@ GROUPS = {
     "vehicles 1": "bicycle, bus, motorcycle, pickup truck, train",
     "vehicles 2": "lawn mower, rocket, streetcar, tank, tractor",
 }
-"""The 20 coarse classes in the order of their labels, and the fine ones of each; those are numbered
-in alphabetical order."""
+"""The 20 coarse classes in the order of their labels, each with its fine classes.
+
+Labels of fine classes follow the alphabetical order of all 100 names.
+"""
 FINE = tuple(sorted(name for group in GROUPS.values() for name in group.split(", ")))
 CLASSES = {"fine": FINE, "coarse": tuple(GROUPS)}
 LABELS = {
@@ -62,7 +65,7 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Cifar100(Dealt, Dataset):
-    """Colour pictures of many things, dealt to as many people as wanted.
+    """Colour pictures of many things, divided among as many people as wanted.
 
     Attributes:
         labels: the 100 `fine` classes or the 20 `coarse` ones.
@@ -74,25 +77,25 @@ class Cifar100(Dealt, Dataset):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes that `labels` names."""
+        """Names of the fine or coarse classes, in the order of their labels."""
         return CLASSES[self.labels]
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and deal images `[n, 3, 32, 32]`.
+        """Read and verify the images `[n, 3, 32, 32]`, and divide them among people.
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: there are more people than can get images.
+            ConfigError: there are too many people for each to get images.
         """
         read = find_reader(data_folder(root, "cifar100", WHERE), self.labels)
         return self.deal({part: read(part) for part in COUNTS}, ABOUT)
 
 
 def find_reader(folder: Path, labels: str) -> Callable[[str], PartitionPart]:
-    """Return a reader of a part.
+    """Return a function that reads a part, "train" or "test", with fine or coarse labels.
 
     Raises:
-        DataError: neither layout is there.
+        DataError: the folder has neither layout.
     """
     for suffix, name in FOLDERS.items():
         for home in (folder, folder / name):
@@ -106,7 +109,10 @@ def _published(home: Path, suffix: str, labels: str, part: str) -> PartitionPart
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with what it must hold: images and both kinds of labels."""
+    """Compare a folder with CIFAR-100's counts; return the lines of `vergence data check`.
+
+    Images with fine labels and with coarse labels are counted.
+    """
     return [
         line
         for labels, classes in CLASSES.items()

@@ -1,10 +1,13 @@
-"""CIFAR-10 for zero-shot learning: classes shared with aPY, with its attributes, some unseen.
+"""CIFAR-10 for zero-shot learning: classes that aPY has too, with aPY's attributes.
 
-Layout of `root`: that of `images.cifar10`. Attributes are in aPY's att_splits.mat, for
-`semantics`; class names are aPY's ("boat" for CIFAR's "ship", "car" for its "automobile").
+aPY is Attribute Pascal and Yahoo, a data set with attributes of classes. Layout of `root`: that of
+`images.cifar10`. The attributes are in aPY's att_splits.mat, which a method names as its option
+`semantics`. Class names are aPY's, such as "boat" for CIFAR's "ship" and "car" for CIFAR's
+"automobile".
 
-The usual backbone has been trained on ImageNet, which has these classes: unseen means that neither
-teacher nor student has seen them, not that nothing has.
+Some classes are unseen: no student sees images of them. The usual backbone has been trained on
+ImageNet, which has these classes. So a backbone may have seen a class that is unseen by teacher and
+student.
 
 Licence: none stated; not packaged. Source: Krizhevsky, "Learning multiple layers of features from
 tiny images", technical report, University of Toronto, 2009.
@@ -29,20 +32,20 @@ from vergence.errors import ConfigError
 
 NAMES = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "boat", "truck")
 SHARED = ("aeroplane", "car", "bird", "cat", "dog", "horse", "boat")
-"""Classes that aPY has too, and describes by attributes."""
+"""Classes of CIFAR-10 that aPY has too, with attributes."""
 
 
 @dataclass(frozen=True)
 class Cifar10Unseen(Pictured, Dataset):
-    """Colour pictures of seven classes with attributes, or of all ten.
+    """Colour pictures of seven classes that have attributes, or of all ten classes.
 
-    Options are added to those of `Pictured`.
+    The options of `Pictured` apply too.
 
     Attributes:
-        among: `apy`: the seven classes that have attributes; `all`: the ten of CIFAR-10.
-        images: number of images of each class to learn from, drawn from the published training
-            file.
-        tests: number of images of each class to test on, drawn from the published test file.
+        among: `apy`: the seven classes that have attributes; `all`: the ten classes of CIFAR-10.
+        images: number of images per class for training and validation, drawn at random from the
+            published training files.
+        tests: number of images per class for test, drawn at random from the published test file.
     """
 
     unseen: tuple[str, ...] = ("cat", "boat")
@@ -51,11 +54,11 @@ class Cifar10Unseen(Pictured, Dataset):
     tests: Annotated[int, Ge(1)] = 50
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, draw and enlarge.
+        """Read the images, draw some of each class at random, and enlarge them to `side` pixels.
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: unseen names no class, or a class has fewer images.
+            ConfigError: `unseen` names no class, or a class has fewer images than asked for.
         """
         kinds = self.kinds(SHARED if self.among == "apy" else NAMES)
         read, files, _ = cifar10.find_reader(data_folder(root, self.name, cifar10.WHERE))
@@ -79,7 +82,11 @@ class Cifar10Unseen(Pictured, Dataset):
     def _sample_rows(
         self, source: PartitionPart, part: str, count: int, names: tuple[str, ...]
     ) -> tuple[Rows, Rows]:
-        """Return `count` rows of each class, and the classes' numbers."""
+        """Return `count` random rows of each class, and the number of each row's class.
+
+        Raises:
+            ConfigError: a class has fewer images.
+        """
         draw, rows = self.draw(part), []
         for name in names:
             # aPY's names stand in the order of CIFAR's labels.

@@ -1,4 +1,4 @@
-"""The published layouts of CIFAR: binary records, and pickles of which arrays alone are read.
+"""Safe readers of CIFAR's published files: binary records, and pickles with nothing but arrays.
 
 Used by `data.images.cifar10` and `data.images.cifar100`.
 """
@@ -63,18 +63,22 @@ OPCODES = frozenset(
         "BUILD",
     ]
 )
-"""Steps of a pickle that lists, dicts, text, whole numbers and arrays need; no other is run."""
+"""Pickle opcodes for lists, dicts, text, whole numbers and arrays; other opcodes are refused."""
 # Two arrays are pickled with twelve tuples. Hashing a hundred thousand nested ones would overrun
 # the stack.
 TUPLES = 40
 """Most tuples that a pickle may have."""
 ORDERS = {"u1": ("|",), "i8": ("<", ">")}
-"""The numbers of an array, as their type is spelt, and their orders of bytes."""
+"""NumPy's type code of numbers -> the byte orders that are allowed for them."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Place of a record's class: the byte of a binary record of `head`, the key of a pickle."""
+    """Where a CIFAR file stores the class of an image.
+
+    A binary record begins with `head` bytes of labels; byte number `byte` is the class. In a
+    pickle, the labels are the value of `key`.
+    """
 
     byte: int
     head: int
@@ -82,7 +86,7 @@ class Labels:
 
 
 class _Kind:
-    """A number's type in a pickle: bytes, or whole numbers of eight bytes, and nothing else."""
+    """Stand-in for a NumPy dtype in a pickle: bytes (u1) or whole numbers of eight bytes (i8)."""
 
     __slots__ = ("code", "order")
 
@@ -100,7 +104,7 @@ class _Kind:
 
 
 class _Array:
-    """An array in a pickle: numbers of a known type, of exactly as many bytes as its shape says."""
+    """Stand-in for a NumPy array in a pickle; its bytes must fit its shape and its type exactly."""
 
     __slots__ = ("values",)
 
@@ -115,13 +119,13 @@ class _Array:
 
 
 class _Name:
-    """A name in a pickle; it has no attributes that a pickle could set, and is not called."""
+    """Stand-in for a class or function that a pickle names; no attribute of it can be set."""
 
     __slots__ = ()
 
 
 class _Kinds(_Name):
-    """Makes `_Kind`s, where a pickle calls numpy.dtype."""
+    """Stand-in for numpy.dtype; a call makes a `_Kind`."""
 
     __slots__ = ()
 
@@ -134,7 +138,7 @@ class _Kinds(_Name):
 
 
 class _Arrays(_Name):
-    """Makes `_Array`s, where a pickle calls numpy's _reconstruct."""
+    """Stand-in for numpy's _reconstruct; a call makes an `_Array`."""
 
     __slots__ = ()
 
@@ -150,11 +154,11 @@ KNOWN = {
     ("numpy", "ndarray"): NDARRAY,
     ("numpy", "dtype"): _Kinds(),
 }
-"""What a published pickle names, and what stands for it here."""
+"""Names in a published pickle -> the stand-ins that are used for them."""
 
 
 class _CifarReader(pickle.Unpickler):
-    """Reads arrays, lists, numbers and text; a pickle that names anything else is refused."""
+    """Unpickler for arrays, lists, numbers and text; it refuses names outside `KNOWN`."""
 
     def find_class(self, module: str, name: str) -> Any:
         # A pickle can name any function and have it called: only three stand-ins are known.
@@ -165,17 +169,18 @@ class _CifarReader(pickle.Unpickler):
 
 
 def _decode_text(text: object) -> str:
-    """Return text that Python 2 or 3 wrote, or "" for any other value."""
+    """Return text that a pickle of Python 2 or 3 holds; "" if the value is not text."""
     if isinstance(text, bytes):
         return text.decode("latin-1")
     return text if isinstance(text, str) else ""
 
 
 def _unpickled(raw: bytes) -> Any:
-    """Content of a pickle, once each of its steps is known to be harmless.
+    """Return the content of a pickle, after checking that all its opcodes are harmless.
 
     Raises:
-        UnpicklingError: a step that no published file has, or one that would fill the memory.
+        UnpicklingError: the pickle has an opcode that no published file has, or would fill the
+            memory.
     """
     # Check every step before any of them runs: a pickle is a program.
     tuples = 0
@@ -192,10 +197,13 @@ def _unpickled(raw: bytes) -> Any:
 
 
 def part_of(paths: Sequence[Path], labels: Labels, classes: int, where: str) -> PartitionPart:
-    """Return the part that lies in these files, binary (`.bin`) or pickled, in their order.
+    """Return the images and labels of these files, binary (`.bin`) or pickled, in the files' order.
+
+    `classes` is the number of classes; `where` says in messages what the folder must hold.
 
     Raises:
-        DataError: a file is missing, truncated or of another kind.
+        DataError: a file is missing, truncated or of another kind, or a label is not below
+            `classes`.
     """
     read = [
         (binary if path.suffix == ".bin" else pickled)(need_file(path, where), labels, where)
@@ -211,7 +219,13 @@ def part_of(paths: Sequence[Path], labels: Labels, classes: int, where: str) -> 
 
 
 def binary(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np.uint8]]:
-    """Return labels and pixels `[n, 3072]` of a file of records: labels, then red, green, blue."""
+    """Return the labels `[n]` and pixels `[n, 3072]` of a file of binary records.
+
+    A record is the bytes of labels, and then all red, all green and all blue pixels.
+
+    Raises:
+        DataError: the file does not consist of whole records.
+    """
     raw, width = np.frombuffer(path.read_bytes(), np.uint8), labels.head + PIXELS
     if not len(raw) or len(raw) % width:
         raise DataError(
@@ -223,7 +237,11 @@ def binary(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np.
 
 
 def pickled(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np.uint8]]:
-    """Return labels and pixels `[n, 3072]` of a pickle as Python 2 wrote it."""
+    """Return the labels `[n]` and pixels `[n, 3072]` of a pickle as Python 2 wrote it.
+
+    Raises:
+        DataError: the file is damaged, or holds something else.
+    """
     keys = [b"data", labels.key.encode()]
     try:
         content = _unpickled(path.read_bytes())
@@ -244,10 +262,10 @@ def pickled(path: Path, labels: Labels, where: str) -> tuple[NDArray, NDArray[np
 
 
 def _array_of(value: object) -> NDArray:
-    """Return an array, or a list of whole numbers as one.
+    """Return the NumPy array of a stand-in `_Array`, or of a list of whole numbers.
 
     Raises:
-        UnpicklingError: it is something else.
+        UnpicklingError: the value is something else.
     """
     if type(value) is _Array:
         return value.values

@@ -1,8 +1,9 @@
-"""EMNIST: grey pictures of handwritten letters and digits, dealt to made-up people.
+"""EMNIST: grey pictures of handwritten letters and digits, divided among made-up people.
 
-Layout of `root`: the folder `gzip` of the published archive, four IDX files for each selection,
-`emnist-letters-train-images-idx3-ubyte.gz`, `-train-labels-idx1-`, `-test-images-idx3-`,
-`-test-labels-idx1-`. Images lie there by columns; they are turned upright.
+Layout of `root`: the folder `gzip` of the published archive. It has four IDX files for each
+selection of classes, such as `emnist-letters-train-images-idx3-ubyte.gz`, and the same with
+`-train-labels-idx1-`, `-test-images-idx3-` and `-test-labels-idx1-`. The files store images column
+by column; they are turned upright.
 
 Licence: none stated; not packaged. Source: Cohen, Afshar, Tapson, van Schaik, "EMNIST: an extension
 of MNIST to handwritten letters", arXiv:1702.05373, 2017; the numbers of images are those of the
@@ -54,11 +55,12 @@ FILES = {
 
 @dataclass(frozen=True)
 class Emnist(Dealt, Dataset):
-    """Pictures of handwriting, dealt to as many people as wanted.
+    """Pictures of handwriting, divided among as many people as wanted.
 
     Attributes:
-        kind: which selection: `letters` has 26 classes, capitals and small letters as one;
-            `balanced` 47, small letters that look like their capitals as one; `digits` 10.
+        kind: the published selection of classes. `letters`: 26 classes, capital and small letters
+            together. `balanced`: 47 classes, where small letters that look like their capitals
+            share a class with them. `digits`: 10 classes.
 
     The other options are those of `Dealt`.
     """
@@ -67,22 +69,25 @@ class Emnist(Dealt, Dataset):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Letters or digits."""
+        """Names of the classes, in the order of their labels."""
         return FILES[self.kind].classes
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify, turn upright and deal images `[n, 1, 28, 28]`.
+        """Read, verify and turn upright the images `[n, 1, 28, 28]`, and divide them among people.
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: there are more people than can get images.
+            ConfigError: there are too many people for each to get images.
         """
         files = FILES[self.kind]
         return self.deal(files.parts(data_folder(root, "emnist", WHERE)), ABOUT)
 
 
 def check(root: Path) -> list[Check]:
-    """Compare every selection that is there with what it must hold; letters must be."""
+    """Compare a folder with EMNIST's counts; return the lines of `vergence data check`.
+
+    The selection `letters` must be there; other selections are checked if they are there.
+    """
     there = [
         kind
         for kind, files in FILES.items()

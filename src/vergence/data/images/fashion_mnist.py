@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 70,000 grey pictures of clothes in 10 classes, dealt to made-up people.
+"""Fashion-MNIST: 70,000 grey pictures of clothes in 10 classes, divided among made-up people.
 
 Layout of `root`: the four IDX files as published, `train-images-idx3-ubyte.gz`,
 `train-labels-idx1-ubyte.gz`, `t10k-images-idx3-ubyte.gz`, `t10k-labels-idx1-ubyte.gz`.
@@ -46,29 +46,30 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class FashionMnist(Dealt, Dataset):
-    """Pictures of clothes, dealt to as many people as wanted, by default 1000.
+    """Pictures of clothes, divided among as many people as wanted, by default 1000.
 
-    Options are those of `Dealt`; at most 10,000 people, with `shards` 5,000.
+    The options are those of `Dealt`. There can be at most 10,000 people, or 5,000 with split
+    `shards`.
     """
 
     people: Annotated[int, Ge(1)] = 1000
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Kinds of clothes."""
+        """Names of the ten kinds of clothes, in the order of their labels."""
         return FILES.classes
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and deal images `[n, 1, 28, 28]`.
+        """Read and verify the images `[n, 1, 28, 28]`, and divide them among people.
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
-            ConfigError: there are more people than can get images.
+            ConfigError: there are too many people for each to get images.
         """
         folder = data_folder(root, "fashion_mnist", FILES.where)
         return self.deal(FILES.parts(folder), ABOUT)
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with what it must hold: images and labels of both parts."""
+    """Compare a folder with Fashion-MNIST's counts; return the lines of `vergence data check`."""
     return FILES.check(root)

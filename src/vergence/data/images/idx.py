@@ -1,4 +1,4 @@
-"""IDX files, the layout of MNIST and of the sets that took its place: images and labels.
+"""IDX files, the file format of MNIST and its successors: images and labels.
 
 Used by `data.images.emnist` and `data.images.fashion_mnist`.
 """
@@ -25,14 +25,14 @@ SIDE = 28
 
 @dataclass(frozen=True)
 class IdxFiles:
-    """The four files of one set.
+    """The four IDX files of a data set: images and labels of two parts, "train" and "test".
 
     Args:
-        stems: how the names of a part's files begin, `train` and `test`.
-        counts: published images of a part.
+        stems: part -> how the names of its two files begin.
+        counts: part -> published number of images.
         classes: names of the classes, in the order of the labels.
-        where: what the folder must hold, and where to get it; ends every message.
-        first: the first class's label.
+        where: what the folder must hold, and where to get it; ends every error message.
+        first: the first class's label in the files.
         turned: whether images are stored by columns instead of rows.
     """
 
@@ -44,7 +44,7 @@ class IdxFiles:
     turned: bool = False
 
     def parts(self, folder: Path) -> dict[str, PartitionPart]:
-        """Return both parts; images are read when asked for.
+        """Return "train" and "test" -> labels and images; images are read when they are needed.
 
         Raises:
             DataError: a file is missing, truncated or of another kind.
@@ -52,12 +52,12 @@ class IdxFiles:
         return {part: self.part(folder, part) for part in self.stems}
 
     def part(self, folder: Path, part: str) -> PartitionPart:
-        """Return one part."""
+        """Return the labels and images of one part; images are read only when they are needed."""
         labels = self.labels(folder, part)
         return PartitionPart(labels, partial(self.images, folder, part, len(labels)))
 
     def labels(self, folder: Path, part: str) -> Rows:
-        """Return the classes of a part's images, int64 `[n]` from 0."""
+        """Return the class numbers of a part's images, int64 `[n]`, from 0."""
         path = folder / f"{self.stems[part]}-labels-idx1-ubyte.gz"
         labels = read_idx(path, (), self.counts[part], self.where).astype(np.int64)
         last = self.first + len(self.classes) - 1
@@ -69,7 +69,11 @@ class IdxFiles:
         return labels - self.first
 
     def images(self, folder: Path, part: str, labels: int) -> Tensor:
-        """Return a part's images upright, uint8 `[n, 1, 28, 28]`, a view of the file's bytes."""
+        """Return a part's images, upright, uint8 `[n, 1, 28, 28]`.
+
+        Raises:
+            DataError: the file is missing or damaged, or its number of images is not `labels`.
+        """
         path = folder / f"{self.stems[part]}-images-idx3-ubyte.gz"
         images = read_idx(path, (SIDE, SIDE), self.counts[part], self.where)
         if len(images) != labels:
@@ -80,19 +84,21 @@ class IdxFiles:
         return tensor.transpose(2, 3) if self.turned else tensor
 
     def check(self, root: Path) -> list[Check]:
-        """Compare a folder with what it must hold: images and labels of both parts."""
+        """Compare a folder with the published counts; return the lines of `vergence data check`."""
         return check_counts(partial(self.part, root), self.counts, len(self.classes), self.where)
 
 
 def read_idx(path: Path, inner: tuple[int, ...], expected: int, where: str) -> NDArray[np.uint8]:
-    """Return the bytes of a gzipped IDX file, uint8 `[n, *inner]`, n as its header says.
+    """Return the array in a gzipped IDX file, uint8 `[n, *inner]`.
 
-    Memory is first reserved for `expected` items; there may be more or fewer.
+    The file's header states n. Memory is first reserved for `expected` items; n may be larger or
+    smaller. `where` ends every error message.
 
     Source: the format's description by LeCun, Cortes and Burges, "The MNIST database".
 
     Raises:
-        DataError: missing, damaged, truncated, longer than its header says, or of another shape.
+        DataError: the file is missing, damaged or truncated, is longer than its header says, or has
+            another shape.
     """
     need_file(path, where)
     width = int(np.prod(inner, dtype=np.int64))

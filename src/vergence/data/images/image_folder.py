@@ -1,8 +1,9 @@
-"""Image folders, one per class, as a data set of the user's own; some of the classes unseen.
+"""The user's own pictures, in one folder per class, for zero-shot learning of unseen classes.
 
-Layout of `root`: `CLASS/*.jpg`, `.jpeg` or `.png`, a folder's name being its class's (+ and _ are
-spaces). Other files, and what begins with a dot, are left alone. What describes the classes is a
-method's `semantics`: their names, or a file of vectors (`vergence.data.zero_shot.semantics`).
+Layout of `root`: `CLASS/*.jpg`, `.jpeg` or `.png`. A folder's name is the name of its class, with +
+or _ for a space. Other files, and names that begin with a dot, are ignored. A method's option
+`semantics` says how classes are described: by their names, or by a file of vectors
+(`vergence.data.zero_shot.semantics`).
 
 Licence: that of the pictures.
 """
@@ -30,23 +31,26 @@ from vergence.errors import DataError
 ENDINGS = {".jpg", ".jpeg", ".png"}
 # One of five is for testing.
 LEAST = 5
-"""Pictures that a class needs."""
+"""Fewest pictures of a class."""
 WHERE = "root must hold a folder of .jpg or .png pictures for each class"
 
 
 @dataclass(frozen=True)
 class ImageFolder(Pictured, Dataset):
-    """Pictures from a folder per class, 80 % of each to learn from. Options are `Pictured`'s.
+    """Pictures from one folder per class, for zero-shot learning.
 
-    `unseen` must be given. Pictures are cut to the middle square and resized to `side`.
+    Of each class, a random 80 % are for training and validation, the others for test. Pictures are
+    cut to their middle square and resized to `side`. The options are those of `Pictured`; `unseen`
+    must be given.
     """
 
     def load(self, root: str | None = None) -> Federation:
-        """Find, read and split.
+        """Find and read the pictures, and split each class at random.
 
         Raises:
-            DataError: no classes, too few pictures of one, or a picture that cannot be decoded.
-            ConfigError: unseen is not given, or names no class.
+            DataError: there are fewer than two classes, a class has too few pictures, or a picture
+                cannot be decoded.
+            ConfigError: `unseen` is not given, or names no class.
         """
         folder = data_folder(root, self.name, WHERE)
         classes = classes_of(folder)
@@ -65,10 +69,11 @@ class ImageFolder(Pictured, Dataset):
 
 
 def classes_of(folder: Path) -> dict[str, list[Path]]:
-    """Return every class's pictures, classes and pictures in the order of the alphabet.
+    """Return class name -> paths of its pictures; both are in alphabetical order.
 
     Raises:
-        DataError: fewer than two classes, two of one name, or too few pictures of one.
+        DataError: there are fewer than two classes, two classes have the same name, or a class has
+            too few pictures.
     """
     classes: dict[str, list[Path]] = {}
     for home in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -95,7 +100,7 @@ def classes_of(folder: Path) -> dict[str, list[Path]]:
 
 
 def squares(paths: Sequence[Path], side: int) -> Tensor:
-    """Return the middle squares of pictures, uint8 `[n, 3, side, side]`, upright.
+    """Return the middle squares of pictures, upright and resized, uint8 `[n, 3, side, side]`.
 
     Raises:
         DataError: a picture cannot be decoded.
@@ -110,7 +115,7 @@ def squares(paths: Sequence[Path], side: int) -> Tensor:
 
 
 def check(root: Path) -> list[Check]:
-    """Count classes and pictures, and decode every picture."""
+    """Count classes and pictures, decode every picture, and return the lines of the check."""
     lines = Checks()
     with lines.reading("pictures of every class"):
         classes = classes_of(root)

@@ -1,7 +1,7 @@
-"""One owner's pictures of seen and unseen classes, as squares that a network turns into features.
+"""Pictures of seen and unseen classes that one owner has, as square inputs of a network.
 
-The network's `prepare` does it (`vergence.models.pretrained.in_place_of_images`): a data set reads
-files, and knows no networks.
+A data set reads files, and knows no networks. The network's own `prepare` turns the pictures into
+features (`vergence.models.pretrained.in_place_of_images`).
 
 Used by `data.images.cifar10_unseen` and `data.images.image_folder`.
 """
@@ -26,21 +26,21 @@ from vergence.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Pictured(OwnerOptions):
-    """Options of pictures, in addition to those of `OwnerOptions`.
+    """Options of picture data sets for zero-shot learning, besides those of `OwnerOptions`.
 
     Attributes:
-        unseen: names of the unseen classes.
-        side: pixels of the squares that the network gets.
+        unseen: names of the classes of which the student sees no images.
+        side: height and width in pixels of the network's input pictures.
     """
 
     unseen: tuple[str, ...] = ()
     side: Annotated[int, Ge(32)] = 96
 
     def kinds(self, names: tuple[str, ...]) -> ClassNames:
-        """Return the classes and which are unseen.
+        """Return the names of all classes, with the numbers of those that `unseen` names.
 
         Raises:
-            ConfigError: a name of no class, or none or all of them.
+            ConfigError: `unseen` names no class or all classes, or holds a name of no class.
         """
         wanted = {plain(name) for name in self.unseen}
         for name in sorted(wanted - set(names)):
@@ -61,18 +61,21 @@ class Pictured(OwnerOptions):
         kinds: ClassNames,
         about: Mapping[str, str],
     ) -> Federation:
-        """Return the owner's federation of images uint8 `[n, 3, side, side]`.
+        """Return the federation of one client, the owner, with these images.
 
-        Columns: `y` int64 `[n]`; the bank `image`, looked up by `row`, holds all images, whoever
-        learns from which, so that they are turned into features once.
+        Columns of the samples: `y` int64 `[n]`, and `row` int64 `[n]`, the row in the array `image`
+        uint8 `[all images, 3, side, side]`. All parts share this array, so each image is turned
+        into features only once.
 
         Args:
-            images: images of all classes.
-            y: classes of the images.
-            train: rows to learn from, of seen classes and, if the teacher may, of unseen ones.
-            test: rows to test on; of unseen ones those that an omniscient teacher is tested on.
-            kinds: the classes.
-            about: licence, citation and split.
+            images: images of all classes, uint8 `[n, 3, side, side]`.
+            y: class number of each image.
+            train: rows for training, of all classes. Rows of unseen classes are used only by an
+                omniscient teacher.
+            test: rows for test, of all classes. A teacher that is not omniscient is also tested on
+                the unseen classes' rows of `train`.
+            kinds: names of the classes, and which are unseen.
+            about: licence, citation and split, for `Federation.about`.
         """
         # Unseen rows of the training list are those that an omniscient teacher learns from.
         hidden = np.isin(y, kinds.unseen)

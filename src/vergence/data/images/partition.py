@@ -1,4 +1,4 @@
-"""Partitions of labelled images among made-up people: options, and an owner for each image.
+"""Division of labelled images among made-up people: options, and an owner for each image.
 
 Used throughout `data`.
 """
@@ -27,14 +27,18 @@ from vergence.errors import ConfigError
 Rows = NDArray[np.int64]
 Table = tuple[tuple[int, ...], ...]
 TABLE_3_1: Table = ((0, 1), (2, 3), (6, 7), (4, 5), (2, 4), (2, 3), (6, 7), (4, 5), (8, 9), (0, 1))
-"""Classes of each person in the AP-FL chapter; person 8 alone has the last two."""
+"""Classes of each of ten people in Table 3.1 of the AP-FL chapter."""
 # Resizing works on floats: in chunks, they need little memory beside the bytes.
 CHUNK = 4096
 
 
 @dataclass(frozen=True)
 class PartitionPart:
-    """One published part: labels int64 `[n]` from 0, images uint8 `[n, channels, H, W]`."""
+    """One published part of a data set, training or test.
+
+    `labels` int64 `[n]` are class numbers from 0. `images` is a function that returns the images,
+    uint8 `[n, channels, H, W]`.
+    """
 
     labels: Rows
     images: Callable[[], Tensor]
@@ -42,29 +46,31 @@ class PartitionPart:
 
 @dataclass(frozen=True)
 class Dealt(NamedOptions):
-    """Options of images that are dealt to as many people as wanted.
+    """Options of data sets whose images are divided among as many people as wanted.
 
     Attributes:
         people: number of clients.
-        split: how images are dealt; test images go to the same people by the same classes. `iid`:
-            at random. `shards`: sorted by class and cut into two shards per person, who so has
-            about two classes (McMahan et al., "Communication-efficient learning of deep networks
-            from decentralized data", AISTATS 2017, section 3). `dirichlet`: equal numbers, each
-            person with class shares of its own, drawn from a symmetric Dirichlet distribution (Hsu,
-            Qi, Brown, "Measuring the effects of non-identical data distribution for federated
-            visual classification", 2019, section 3); test images as the training images came out.
-            `pathological`: `kinds` classes a person,
-            drawn; a class is dealt equally to those who have it. `table`: as `table` says.
+        split: how images are divided. `iid`: at random. `shards`: images are sorted by class and
+            cut into two shards per person, so a person has about two classes (McMahan et al.,
+            "Communication-efficient learning of deep networks from decentralized data", AISTATS
+            2017, section 3). `dirichlet`: equal numbers of images; each person's class proportions
+            are drawn from a symmetric Dirichlet distribution (Hsu, Qi, Brown, "Measuring the
+            effects of non-identical data distribution for federated visual classification", 2019,
+            section 3). `pathological`: each person has `kinds` random classes, and a class is
+            divided equally among the people who have it. `table`: as `pathological`, with the
+            classes of `table`. Each person's test images have the same classes as the training
+            images.
         alpha: parameter of the Dirichlet distribution; the smaller it is, the fewer classes a
             person has.
-        kinds: number of classes of a person with split `pathological`.
-        table: the classes of each person with split `table`, by default those of the AP-FL chapter
-            (Table 3.1). With other than ten classes a number means a tenth of them: all classes in
-            order are cut into as many runs as the table has numbers.
-        take: share of each published part's images that is dealt, of every class alike, drawn.
-        side: height and width in pixels that images are resized to; none: as published.
-        val: share of a person's training images that is for validation.
-        split_seed: fixes who gets which image.
+        kinds: number of classes of each person with split `pathological`.
+        table: class numbers of each person with split `table`, by default those of Table 3.1 in the
+            AP-FL chapter. If the number of classes differs from that in the table, the classes in
+            order are cut into equal runs, and a number in the table means a run.
+        take: fraction of each published part's images to use, the same for every class, drawn at
+            random.
+        side: height and width in pixels to which images are resized; none: as published.
+        val: fraction of a person's training images that is for validation.
+        split_seed: seed of the division of images among people.
     """
 
     people: Annotated[int, Ge(1)] = 10
@@ -79,7 +85,7 @@ class Dealt(NamedOptions):
 
     @property
     def name(self) -> str:
-        """The data set's name: that of its module."""
+        """The data set's name, which is the name of its module."""
         return registry_name(self)
 
     @property
@@ -88,13 +94,14 @@ class Dealt(NamedOptions):
         raise NotImplementedError
 
     def deal(self, parts: Mapping[str, PartitionPart], about: Mapping[str, str]) -> Federation:
-        """Deal the parts `train` and `test`, whose labels number the classes.
+        """Divide the images of the parts `train` and `test` among people.
 
-        Columns: `image` uint8 `[n, channels, H, W]`, `label` int64 `[n]`; both are ranges of one
-        tensor per part, in which a person's images lie side by side.
+        Columns of the samples: `image` uint8 `[n, channels, H, W]`, `label` int64 `[n]`. Both are
+        slices of one tensor per part, in which each person's images are consecutive.
 
         Raises:
-            ConfigError: more people than can get images, or classes that cannot be dealt so.
+            ConfigError: there are too many people for each to get images, or the classes cannot be
+                divided as the options say.
         """
         parts = {part: self._thin_classes(part, data) for part, data in parts.items()}
         labels = {part: data.labels for part, data in parts.items()}
@@ -124,7 +131,7 @@ class Dealt(NamedOptions):
         return Federation(self.name, people, {**about, **details})
 
     def _thin_classes(self, part: str, data: PartitionPart) -> PartitionPart:
-        """Return the wanted share of a part's images, the same for every class, in their order."""
+        """Return the fraction `take` of each class's images in a part, in the file's order."""
         if self.take == 1:
             return data
         draw = RandomStream(self.name, self.split_seed, "take", part).numpy()
@@ -154,7 +161,7 @@ class Dealt(NamedOptions):
         return sentences[self.split]
 
     def _owners(self, labels: Mapping[str, Rows], classes: int) -> dict[str, Rows]:
-        """Return the person number of every image, per part."""
+        """Return part -> the person's number for every image."""
         stream = RandomStream(self.name, self.split_seed, self.split)
         # One order of shards, one set of shares: a person is tested on the classes it trains on.
         common = stream.child("people").numpy()
@@ -181,7 +188,12 @@ class Dealt(NamedOptions):
         return {part: by_classes(own, has, draws[part]) for part, own in labels.items()}
 
     def _samples(self, part: str, data: PartitionPart, owner: Rows, sizes: Rows) -> list[Samples]:
-        """Return everybody's samples: training and validation in turn, or test."""
+        """Return everybody's samples of one part.
+
+        For "train" the list is: training samples of person 0, validation samples of person 0,
+        training samples of person 1, and so on. For "test" there is one entry per person. `owner`
+        is each image's person, and `sizes` each person's number of images.
+        """
         draw = RandomStream(self.name, self.split_seed, part).numpy()
         order = np.lexsort((draw.random(len(owner)), owner))
         if part == "train":
@@ -201,9 +213,10 @@ class Dealt(NamedOptions):
 
 
 def by_shards(labels: Rows, shards: Rows, draw: np.random.Generator) -> Rows:
-    """Return each image's owner: images sorted by class, cut into `len(shards)` equal runs.
+    """Return each image's owner: images are sorted by class and cut into equal runs.
 
-    `shards` holds the owner of every run. Which images of a class lie together is drawn.
+    There are `len(shards)` runs, and `shards` holds the owner of each. Images of one class are
+    shuffled before.
     """
     order = np.lexsort((draw.random(len(labels)), labels))
     owner = np.empty(len(labels), np.int64)
@@ -212,11 +225,13 @@ def by_shards(labels: Rows, shards: Rows, draw: np.random.Generator) -> Rows:
 
 
 def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generator) -> Rows:
-    """Return each image's owner: equal numbers, classes by `shares` `[people, classes]`.
+    """Return each image's owner, so that people get equal numbers and classes by `shares`.
 
-    People are served in random order. Each draws classes by its shares. When a class is used up, a
-    person draws by its shares of the other classes; when all of its classes are used up, by the
-    numbers of images left.
+    `shares` `[people, classes]` holds each person's class proportions. People draw in random order,
+    each as many images as all others; for each image, a class is drawn by the person's proportions.
+    When a class is used up, a person draws from the other classes, by their proportions. When all
+    of a person's classes are used up, the person draws from all classes, by the numbers of images
+    left.
     """
     people = len(shares)
     remaining = np.bincount(labels, minlength=shares.shape[1])
@@ -238,10 +253,11 @@ def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generat
 
 
 def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
-    """Return each image's owner: equal numbers, classes like `counts` `[people, classes]`.
+    """Return each image's owner, so that people get equal numbers, and classes like `counts`.
 
-    Everybody gets the whole part of their due number of a class; the images left over go where the
-    fractional parts are largest, as long as a person has room.
+    `counts` `[people, classes]` are people's numbers of images in another part. In proportion to
+    them, each person is due a number of images of each class, rounded down. An image left over goes
+    to the person whose number was rounded down most, if the person still has room.
     """
     people, classes = counts.shape
     remaining = np.bincount(labels, minlength=classes)
@@ -267,9 +283,9 @@ def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
 
 
 def by_classes(labels: Rows, has: NDArray[np.bool_], draw: np.random.Generator) -> Rows:
-    """Return each image's owner: a class is dealt equally to those who `has` `[people, classes]`.
+    """Return each image's owner: each class is divided equally, at random, among its people.
 
-    The images that each of them gets are drawn at random. Every class must have an owner.
+    `has` `[people, classes]` says who has which class. Every class must have a person.
     """
     owner = np.empty(len(labels), np.int64)
     for kind in range(has.shape[1]):
@@ -283,10 +299,13 @@ def by_classes(labels: Rows, has: NDArray[np.bool_], draw: np.random.Generator) 
 def kinds_of(
     name: str, people: int, kinds: int, classes: int, draw: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Draw `kinds` classes for each person; owners of two classes differ by at most one in number.
+    """Draw `kinds` classes for each person, and return them as bool `[people, classes]`.
+
+    The numbers of people of two classes differ by at most one.
 
     Raises:
-        ConfigError: more classes a person than there are, or too few people to have all of them.
+        ConfigError: `kinds` is more than there are classes, or there are too few people for all
+            classes.
     """
     if kinds > classes or people * kinds < classes:
         raise ConfigError(
@@ -303,7 +322,10 @@ def kinds_of(
 
 
 def tabled(name: str, table: Table, people: int, classes: int) -> NDArray[np.bool_]:
-    """Return the classes of each person, bool `[people, classes]`, by a table of numbers from 0.
+    """Return the classes of each person by a table, as bool `[people, classes]`.
+
+    Numbers in the table count from 0. If they are fewer than the classes, each stands for a run of
+    consecutive classes.
 
     Raises:
         ConfigError: the table has another number of people, or its numbers do not stand for
@@ -325,7 +347,7 @@ def tabled(name: str, table: Table, people: int, classes: int) -> NDArray[np.boo
 
 
 def resized(images: Tensor, side: int) -> Tensor:
-    """Return images uint8 `[n, channels, side, side]`, bilinear, smoothed where they shrink."""
+    """Return images resized to uint8 `[n, channels, side, side]`, bilinear with antialiasing."""
     chunks = [
         interpolate(chunk.float(), (side, side), mode="bilinear", antialias=True)
         for chunk in images.split(CHUNK)
@@ -336,7 +358,11 @@ def resized(images: Tensor, side: int) -> Tensor:
 def check_counts(
     read: Callable[[str], PartitionPart], counts: Mapping[str, int], classes: int, where: str
 ) -> list[Check]:
-    """Compare what `read` finds in each part with how many images of each class it must hold."""
+    """Compare the parts that `read` returns with expected counts; return the lines of a check.
+
+    `counts` maps a part to its number of images. The number of images of the rarest class is also
+    compared, with that of equally frequent classes.
+    """
     lines = Checks()
     for part, count in counts.items():
         with lines.reading(f"{part} images and labels"):

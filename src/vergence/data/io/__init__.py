@@ -1,1 +1,1 @@
-"""Safe reading of the files of data sets."""
+"""Safe readers of the files of data sets."""

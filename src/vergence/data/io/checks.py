@@ -1,4 +1,4 @@
-"""Checks of local data files, and reading helpers whose failures are one clear line.
+"""Checks of local data files, and readers whose error messages are one clear line.
 
 Used in most packages.
 """
@@ -32,14 +32,18 @@ from vergence.errors import DataError, VergenceError, first_line
 
 T = TypeVar("T")
 DATA_VARIABLE, DEFAULT_DATA = "VERGENCE_DATA", "../shared/data"
-"""The environment variable that names the folder of data sets, and its default."""
+"""The environment variable that names the folder of data sets, and its default value."""
 PATIENCE_S = 2.0
-"""Work that takes longer shows its progress, where stderr is a terminal."""
+"""After this many seconds, work shows a progress bar, if stderr is a terminal."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of ``vergence data check``: the subject, its actual and its expected value."""
+    """One line of `vergence data check`.
+
+    `what` is the subject, `actual` and `expected` are its values, `ok` says whether they agree, and
+    `hint` says what the user can do.
+    """
 
     what: str
     actual: str
@@ -49,7 +53,7 @@ class Check:
 
 
 class CheckedFolder(ABC):
-    """A data set that checks a folder itself, because its options say how files are read."""
+    """Base class of data sets whose `vergence data check` depends on their options."""
 
     @abstractmethod
     def check(self, root: Path) -> list[Check]:
@@ -57,22 +61,22 @@ class CheckedFolder(ABC):
 
 
 def compare(what: str, actual: int, expected: int, hint: str = "") -> Check:
-    """Return the check that two counts agree, with the hint only where they do not."""
+    """Return a check line on whether two counts agree; it has the hint only if they differ."""
     ok = actual == expected
     return Check(what, f"{actual:,}", f"{expected:,}", ok, "" if ok else hint)
 
 
 def unreadable_check(what: str, fault: object) -> Check:
-    """Return the check that failed because the files could not be read at all."""
+    """Return the failed check line for files that cannot be read, with the fault as its hint."""
     return Check(what, "unreadable", "readable", False, str(fault))
 
 
 class Checks(list[Check]):
-    """Lines of a check in order; a file that cannot be read adds a failed line."""
+    """List of check lines, with a method that turns errors of reading into failed lines."""
 
     @contextmanager
     def reading(self, what: str, *more: type[VergenceError]) -> Iterator[None]:
-        """Turn a `DataError`, or an error of `more`, into a failed line, and continue."""
+        """Catch a `DataError`, or an error of `more`, in the block; add a failed line instead."""
         try:
             yield
         except (DataError, *more) as fault:
@@ -80,10 +84,10 @@ class Checks(list[Check]):
 
 
 def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
-    """Return the folder of a data set that is not packaged.
+    """Return the folder of the data set `name`, which is not packaged and must be given.
 
     Raises:
-        DataError: no folder was named, or it does not exist.
+        DataError: `root` is None, or the folder does not exist; the message ends with `hint`.
     """
     if root is None:
         raise DataError(
@@ -100,7 +104,7 @@ def data_folder(root: str | Path | None, name: str, hint: str) -> Path:
 
 
 def missing_folder(folder: Path) -> str:
-    """Describe a missing folder by all the places where it was searched."""
+    """Describe, for an error message, a missing folder and all places that were searched."""
     if folder.is_file():
         return f"{folder} is a file, and no folder"
     shared = Path(os.environ.get(DATA_VARIABLE, DEFAULT_DATA))
@@ -110,9 +114,9 @@ def missing_folder(folder: Path) -> str:
 
 
 def data_path(path: str) -> str:
-    """Return a path of data: unchanged if it is absolute or exists, else below VERGENCE_DATA.
+    """Return a path of data: unchanged if it is absolute or exists, else below the data folder.
 
-    VERGENCE_DATA is ../shared/data by default.
+    The environment variable VERGENCE_DATA names the data folder; its default is ../shared/data.
     """
     plain = Path(path).expanduser()
     if plain.is_absolute() or plain.exists():
@@ -121,10 +125,10 @@ def data_path(path: str) -> str:
 
 
 def need_file(path: Path, hint: str) -> Path:
-    """Return `path` where it is a file.
+    """Return `path`, after checking that it is a file.
 
     Raises:
-        DataError: there is no such file.
+        DataError: there is no such file; the message ends with `hint`.
     """
     if not path.is_file():
         raise DataError(f"missing file {path}: {hint}", code="file-missing")
@@ -138,14 +142,15 @@ def read_npz(
     optional: Sequence[str] | None = (),
     text: Sequence[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Return the named arrays of an npz file, each with the number of dimensions asked for.
+    """Return the named arrays of an npz file.
 
-    Arrays in `optional` (None: all others) are returned if the file has them, in any shape. All
-    arrays except those in `text` hold real numbers.
+    `dimensions` maps the names to numbers of dimensions. Arrays in `optional` are returned if the
+    file has them, with any number of dimensions; None: all other arrays. Arrays must hold real
+    numbers, except those in `text`.
 
     Raises:
-        DataError: the file is missing or damaged, or an array is missing, of another shape, or
-            holds something else.
+        DataError: the file is missing or damaged, or an array is missing, has another number of
+            dimensions, or holds something else.
     """
     need_file(path, hint)
     try:
@@ -179,7 +184,7 @@ def read_npz(
 
 
 def need_numbers(values: np.ndarray, what: str, path: Path, hint: str) -> None:
-    """Accept real numbers: integers, floats, booleans.
+    """Check that an array holds real numbers: integers, floats or booleans.
 
     Raises:
         DataError: the array holds text, complex numbers or records.
@@ -191,7 +196,7 @@ def need_numbers(values: np.ndarray, what: str, path: Path, hint: str) -> None:
 
 
 def read_mat(path: Path, variable: str, hint: str) -> np.ndarray:
-    """Return one variable of a MATLAB file (version 5 to 7.2), nothing squeezed.
+    """Return one variable of a MATLAB file (version 5 to 7.2), with all its dimensions.
 
     Raises:
         DataError: the file is missing, damaged, of version 7.3, or lacks the variable.
@@ -220,9 +225,9 @@ def read_mat(path: Path, variable: str, hint: str) -> np.ndarray:
 
 
 def read_pictures(paths: Sequence[Path], size: tuple[int, int], what: str, hint: str) -> Tensor:
-    """Decode images to uint8 `[images, height, width, 3]`, resized where they differ from `size`.
+    """Return decoded images, resized to `size`, as uint8 `[images, height, width, 3]`.
 
-    `size` is (width, height) in pixels. Progress is shown after two seconds on a terminal.
+    `size` is (width, height) in pixels. On a terminal, a progress bar appears after two seconds.
 
     Raises:
         DataError: an image is missing, truncated or not an image.
@@ -242,7 +247,8 @@ def refuse_nan(values: np.ndarray, what: str, path: Path) -> None:
     """Check that all numbers of an array are finite.
 
     Raises:
-        DataError: an entry is NaN, infinite or no real number; names the first row that has one.
+        DataError: an entry is NaN, infinite or no real number; the message names the first row with
+            such an entry.
     """
     need_numbers(values, what, path, "take an undamaged copy")
     bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
@@ -255,7 +261,7 @@ def refuse_nan(values: np.ndarray, what: str, path: Path) -> None:
 
 
 def with_progress(items: Sequence[T], what: str) -> Iterator[T]:
-    """Yield the items, with a progress bar once two seconds have passed on a terminal."""
+    """Yield the items; on a terminal, a progress bar appears after two seconds."""
     started = time.monotonic()
     with ExitStack() as stack:
         bar = None

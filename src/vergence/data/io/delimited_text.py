@@ -1,7 +1,7 @@
-"""Delimited text with a header row, read by column name; every fault names file, row and column.
+"""Delimited text with a header row, read by column name; errors name file, row and column.
 
-This is the one place in which text of others is read: encoding, sign between cells, decimal sign,
-comments above the header, empty cells and damaged bytes are the same for every reader.
+All readers of text tables use this module. So encoding, cell separator, decimal sign, comments
+above the header, empty cells and damaged bytes are treated alike in all of them.
 
 Used in `data`, `engine` and `video`.
 """
@@ -26,27 +26,30 @@ from numpy.typing import NDArray
 from vergence.errors import DataError
 
 MISSING = ("", "-", ".", "nan", "na", "n/a", "null", "none")
-"""Cells that trackers write where there is no number, in capitals or small letters."""
+"""Cells that mean that there is no number, in small letters; capitals mean the same."""
 YES = ("valid", "true", "yes", "ok")
 NO = ("invalid", "false", "no", *MISSING)
 FORM_LINES = 2000
-"""Number of lines from which the form of a table is detected."""
+"""Number of a table's first lines from which its written form is detected."""
 # The difference of two such times still fits into 64 bits.
 MAX_TIME = 2**62
-"""Largest distance of a time from 0, in its own unit."""
+"""Largest absolute value of a time, in its own unit."""
 COMMENTS = ("#", "%", "//", "sep=")
-"""Beginnings of comment lines above a header: SMI (##), iMotions, MATLAB, Excel."""
+"""Beginnings of comment lines above a header: of SMI (##), iMotions, MATLAB and Excel."""
 MESSAGE = "MSG"
-"""Cell that marks a message of SMI between samples, in a row with fewer cells."""
+"""Cell that marks a row with an SMI message instead of a sample; such rows may have fewer cells."""
 EXPONENT = re.compile(r"[-+]?\d(?:[.,]?(\d*))[eE]\+?(\d+)")
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
 ROUNDED_EXPONENT, FULL_DIGITS = 11, 10
-"""A spreadsheet writes integers from 1E+11 on with fewer digits than `FULL_DIGITS`."""
+"""Integers from 1E+11 on have lost digits if no cell with an exponent has `FULL_DIGITS` digits.
+
+A spreadsheet writes large integers in this way.
+"""
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """Written form of a table: encoding, cell separator, decimal sign, comment lines.
+    """Written form of a text table: encoding, cell separator, decimal sign, and lines to skip.
 
     `skipped` is the number of lines above the header.
     """
@@ -57,7 +60,7 @@ class TextForm:
     skipped: int = 0
 
     def number(self, cell: str) -> float:
-        """Return the number in a cell, NaN where it holds one of `MISSING`.
+        """Return the number in a cell; NaN if the cell holds one of the words in `MISSING`.
 
         Raises:
             ValueError: the cell does not hold a number.
@@ -72,7 +75,7 @@ class TextForm:
 
 @dataclass(frozen=True)
 class DelimitedTable:
-    """Columns of text; `lines` are the line numbers of the rows in the file."""
+    """A text table: column name -> cells; `lines` holds each row's line number in the file."""
 
     path: Path
     columns: dict[str, list[str]]
@@ -86,25 +89,25 @@ class DelimitedTable:
         return name in self.columns
 
     def select(self, rows: Sequence[int]) -> DelimitedTable:
-        """Return the rows with these numbers."""
+        """Return a table of the rows with these numbers."""
         columns = {name: [cells[i] for i in rows] for name, cells in self.columns.items()}
         return replace(self, columns=columns, lines=[self.lines[i] for i in rows])
 
     def text(self, name: str) -> list[str]:
-        """Return the cells of a column, unchanged."""
+        """Return the cells of a column as text, unchanged."""
         return self.columns[name]
 
     def floats(self, name: str) -> NDArray[np.float64]:
-        """Return a column as float64; a cell that holds one of `MISSING` becomes NaN.
+        """Return a column as float64; a cell with one of the words in `MISSING` becomes NaN.
 
         Raises:
-            DataError: a cell is not a number, or may have a thousands separator.
+            DataError: a cell is not a number, or has a sign that may separate thousands.
         """
         self._refuse_thousands(name)
         return np.array(self.convert(name, self.form.number), np.float64)
 
     def line(self, row: int) -> int:
-        """Return the line number in the file of a row of the table."""
+        """Return the line number in the file of a row, given by its number in the table."""
         return self.lines[row]
 
     def integers(self, name: str) -> NDArray[np.int64]:
@@ -117,10 +120,10 @@ class DelimitedTable:
         return np.array(self.convert(name, int), np.int64)
 
     def ticks(self, name: str) -> NDArray[Any]:
-        """Return a column of times: exact int64 where all are integers, else float64.
+        """Return a column of times: exact int64 if all cells are integers, else float64.
 
         Raises:
-            DataError: a cell holds no time, or one of which a spreadsheet has cut digits.
+            DataError: a cell holds no time, or a spreadsheet has rounded it.
         """
         self._refuse_rounded(name)
         # Nanoseconds since 1970 have more digits than a float64: int first, float where it fails.
@@ -135,10 +138,10 @@ class DelimitedTable:
         return ticks
 
     def flags(self, name: str, valid_from: float = 0.5) -> NDArray[np.bool_]:
-        """Return a column as bool: true for numbers from `valid_from` up, and words of `YES`.
+        """Return a column as bool: true for numbers from `valid_from` up, and for words in `YES`.
 
         Raises:
-            DataError: a cell holds neither a number nor a word of `YES` or `NO`.
+            DataError: a cell holds neither a number nor a word in `YES` or `NO`.
         """
 
         def convert(cell: str) -> bool:
@@ -149,7 +152,9 @@ class DelimitedTable:
         return np.array(self.convert(name, convert, needs), bool)
 
     def convert(self, name: str, kind: Callable[[str], Any], needs: str = "") -> list[Any]:
-        """Convert each cell of a column by `kind`; `needs` is what a cell must be, for the message.
+        """Return the result of the function `kind` for each cell of a column.
+
+        `needs` says in the error message what a cell must be.
 
         Raises:
             DataError: `kind` raised a ValueError.
@@ -166,7 +171,11 @@ class DelimitedTable:
         return out
 
     def _refuse_rounded(self, name: str) -> None:
-        """Refuse numbers such as 1,72E+18, whose digits a spreadsheet has cut."""
+        """Check that a column has no numbers such as 1,72E+18, which a spreadsheet has rounded.
+
+        Raises:
+            DataError: a cell holds such a number.
+        """
         matches = [EXPONENT.fullmatch(cell.strip()) for cell in self.text(name)]
         large = [match is not None and int(match[2]) >= ROUNDED_EXPONENT for match in matches]
         # A program that writes exponents with full precision has some row with all its digits.
@@ -179,7 +188,13 @@ class DelimitedTable:
             )
 
     def _refuse_thousands(self, name: str) -> None:
-        """Refuse a column such as 1,250 and 998, where a comma may separate thousands."""
+        """Check that the decimal sign of a column cannot be a sign between thousands.
+
+        In a column of 1,250 and 998, for example, the comma may separate thousands.
+
+        Raises:
+            DataError: the column is of this kind.
+        """
         # Read as a decimal sign it would make 1.25 of 1,250 without a fault.
         sign, between = self.form.decimal, self.form.delimiter
         if sign == "." and between != ";":
@@ -194,10 +209,10 @@ class DelimitedTable:
                 self.refuse(name, grouped, f"{fault} signs between thousands")
 
     def refuse(self, name: str, bad: Sequence[bool] | NDArray[np.bool_], fault: str) -> None:
-        """Check that no cell of a column is `bad`.
+        """Check that no cell of a column is bad; `bad` holds a bool for each row.
 
         Raises:
-            DataError: a cell is; the message names the first one and its `fault`.
+            DataError: a cell is bad; the message has the first bad cell, and the text `fault`.
         """
         if np.any(bad):
             raise self._fault(name, int(np.argmax(bad)), fault)
@@ -212,21 +227,21 @@ class DelimitedTable:
 def text_lines(path: Path, what: str) -> Iterator[str]:
     """Yield the lines of a text file in any encoding, with their line ends.
 
-    Bytes that are no text become hexadecimal escapes, because a reader may not need their line.
-    `what` is what the file should be, for the message.
+    Damaged bytes become hexadecimal escapes, because a reader may not need their line. `what` is
+    what the file should be, for the message.
 
     Raises:
-        DataError: it is missing or not text.
+        DataError: the file is missing or not text.
     """
     with _open_text(path, what, _detect_encoding(path, what)) as file:
         yield from file
 
 
 def listed_lines(path: Path, what: str) -> list[str]:
-    """Return the stripped lines of a list, with comments as empty lines.
+    """Return the lines of a list, without spaces at their ends; a comment becomes an empty line.
 
     Raises:
-        DataError: it is missing, empty or not text.
+        DataError: the list is missing, empty or not text.
     """
     lines: list[str] = []
     # The message below serves a missing, an empty and a binary file alike.
@@ -240,7 +255,7 @@ def listed_lines(path: Path, what: str) -> list[str]:
 
 
 def delimited_rows(path: Path, kind: str) -> tuple[TextForm, list[list[str]]]:
-    """Return the form of a table without a header, and its rows.
+    """Return the written form of a table without a header row, and the cells of its rows.
 
     Raises:
         DataError: the file is missing or not a text table.
@@ -268,9 +283,13 @@ def _open_text(path: Path, kind: str, encoding: str) -> Iterator[TextIOWrapper]:
 
 
 def _detect_encoding(path: Path, kind: str) -> str:
-    """Return the encoding: by the byte order mark, else by the bytes, else Windows' Latin-1.
+    """Return the encoding of a text file.
 
-    UTF-8 with damaged bytes stays UTF-8 where most characters beyond ASCII are whole.
+    It is UTF-16 by the byte order mark or by zero bytes, else UTF-8. If more characters beyond
+    ASCII are damaged in UTF-8 than whole, it is Windows' Latin-1 (cp1252).
+
+    Raises:
+        DataError: the file is missing, or is not text.
     """
     whole = damaged = 0
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -296,9 +315,10 @@ def _detect_encoding(path: Path, kind: str) -> str:
 def detect_form(path: Path, kind: str) -> TextForm:
     """Detect the written form of a table from its bytes and its first lines.
 
-    The separator is the tab, semicolon or comma by which most lines have the same number of cells.
-    The header is the first line with that many cells, or a comment line with as many just above
-    rows of numbers. The comma is the decimal sign where numbers have commas and none has a point.
+    The separator is the tab, semicolon or comma that gives most lines the same number of cells. The
+    header is the first line with this number of cells. If that line holds numbers, the header may
+    be the comment line just above, if it has this number of cells too. The decimal sign is the
+    comma if numbers have commas and none has a point.
 
     Raises:
         DataError: the file is missing, or is not text.
@@ -332,7 +352,7 @@ def detect_form(path: Path, kind: str) -> TextForm:
 
 
 def _rows(file: Iterator[str], form: TextForm) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows from the header on, each with its line number."""
+    """Yield (line number, cells) of each row from the header on."""
     above = len(list(islice(file, form.skipped)))
     reader = csv.reader(file, delimiter=form.delimiter)
     for row in reader:
@@ -346,20 +366,20 @@ def read_table(
     choose_columns: Callable[[list[str]], Collection[str]] | None = None,
     max_rows: int | None = None,
 ) -> DelimitedTable:
-    """Read a table with a header row, in the form that `detect_form` finds.
+    """Read a table with a header row; its written form is detected (`detect_form`).
 
-    Empty rows, comments and messages between rows are left out.
+    Empty rows, comments, and messages of the tracker between rows are left out.
 
     Args:
         path: the file.
         required: columns that must be there.
-        kind: what the file should be.
-        choose_columns: returns the columns to read of those in the header; default: all.
-        max_rows: number of rows to read; default: all.
+        kind: what the file should be, for error messages.
+        choose_columns: function from the header to the columns to read; default: all.
+        max_rows: most lines to read below the header; default: all.
 
     Raises:
-        DataError: the file is missing, empty or not text, a row is short, or a required column is
-            absent (another version of the format); the message names the missing columns.
+        DataError: the file is missing, empty or not text, a row has too few cells, or a required
+            column is absent; the message names absent columns.
     """
     form = detect_form(path, kind)
     lines: list[int] = []

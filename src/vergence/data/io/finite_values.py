@@ -1,4 +1,4 @@
-"""Check for NaN and infinite numbers in a data set, before anybody trains on them.
+"""Check for NaN and infinite numbers in a data set, before training.
 
 Used by `adaptation.own_data`, `cli.data_check` and `experiment.schema`.
 """
@@ -22,9 +22,9 @@ PARTS = {"train": "training", "val": "validation", "test": "test"}
 def check_finite(federation: Federation, *, tested: bool = True) -> None:
     """Check that all numbers of a federation are finite.
 
-    Of people made on demand only the first and the last are checked. NaN is allowed where it means
-    that nothing was recorded (`Federation.missing`), infinity nowhere. Without `tested`, test data
-    are not checked.
+    NaN is allowed in the columns of `Federation.missing`, where it means that nothing was recorded.
+    Infinity is never allowed. If people are generated on demand, only the first and the last person
+    are checked. If `tested` is false, test samples are not checked.
 
     Raises:
         DataError: a number is NaN or infinite, or a person has something other than samples; the

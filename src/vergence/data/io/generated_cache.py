@@ -1,4 +1,4 @@
-"""Cache of computed arrays: generated data, patches, frozen features.
+"""Cache on disk of computed arrays: generated data, eye patches, features of frozen networks.
 
 Used by `data.eye_images.mpiifacegaze`, `data.gaze_video.clip_cache`, `data.images.cifar10`,
 `data.synthetic.ego.ego_synthetic`, `data.synthetic.eyes.eye_synthetic` and `models.pretrained`.
@@ -23,16 +23,16 @@ Arrays = dict[str, NDArray]
 
 
 def cache_folder() -> Path:
-    """Return the folder of generated data: `VERGENCE_CACHE`, else `~/.cache/vergence`."""
+    """Return the cache folder: that of the variable `VERGENCE_CACHE`, else `~/.cache/vergence`."""
     return Path(os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence")
 
 
 def cached(dataset: str, key: Mapping[str, object], make: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays of `make()`, from the cache where it has an intact copy.
+    """Return the arrays of `make()`, from the cache if it has an intact copy.
 
-    `key` holds everything the arrays depend on, the generator's version included. A damaged file is
-    replaced; if the folder cannot be written, the arrays are made again every time. A line on
-    stderr reports either case.
+    `key` holds everything on which the arrays depend, with the version number of the code that
+    makes them. A damaged file is replaced. If the folder cannot be written, the arrays are made
+    again every time. A line on stderr reports either case.
     """
     text = json.dumps(key, sort_keys=True)
     path = (
@@ -46,7 +46,7 @@ def cached(dataset: str, key: Mapping[str, object], make: Callable[[], Arrays]) 
 
 
 def _label(text: str, arrays: Arrays) -> str:
-    """Return the text that identifies arrays: their digest, and the text of their key."""
+    """Return the text that identifies arrays in their file: a digest of them, and their key."""
     # One string: the file format keeps no order among several.
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):

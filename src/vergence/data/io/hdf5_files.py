@@ -1,7 +1,7 @@
-"""Safe reading of HDF5 files: nothing outside the file, and no more than its size explains.
+"""Safe reading of HDF5 files: only values in the file itself, and no implausible sizes.
 
-The format lets an array's bytes lie in any file of the disk that it names (external storage,
-virtual data sets), lets a link lead into another file, and lets some kB claim an array of
+In this format, an array may take its bytes from any other file on the disk (external storage,
+virtual data sets), a link may lead into another file, and a file of some kB may claim an array of
 terabytes. Source: "HDF5 User Guide", The HDF Group, sections on links, storage and filters.
 
 Used by `data.eye_images.mpiifacegaze`, `data.video_summaries.annotations` and
@@ -24,21 +24,21 @@ from vergence.errors import DataError, VergenceError, first_line
 
 # Rows of zeros and ones are compressed to a hundredth; no other array that is read here is.
 BASE_BUDGET, BUDGET_PER_BYTE = 2**26, 100
-"""Bytes that a file's arrays may take together: a base, and so many per byte of the file."""
+"""Most bytes of a file's arrays together: a constant, plus this many per byte of the file."""
 
 
 class Hdf5Reader:
-    """Reader of an open HDF5 file that follows no reference out of it."""
+    """Reader of an open HDF5 file that does not follow references to other files."""
 
     def __init__(self, h5py: Any, file: Any, path: Path, hint: str) -> None:
         self.h5py, self.file, self.path, self.hint = h5py, file, path, hint
         self.byte_budget = BASE_BUDGET + BUDGET_PER_BYTE * path.stat().st_size
 
     def child(self, group: Any, name: str) -> Any:
-        """Return the member of a group with a name without a slash; None if there is none.
+        """Return the member of a group with this name; None if there is none.
 
         Raises:
-            DataError: the name is a link, perhaps into another file.
+            DataError: the member is a link, which may lead into another file.
         """
         try:
             link = group.get(name, getlink=True)
@@ -53,20 +53,21 @@ class Hdf5Reader:
         return group[name]
 
     def group(self, group: Any, name: str) -> Any:
-        """Return a group in a group; None if there is none."""
+        """Return the group with this name in a group; None if there is none."""
         member = self.child(group, name)
         return member if isinstance(member, self.h5py.Group) else None
 
     def dataset(self, item: Any, name: str, kinds: str = "biuf") -> Any:
-        """Return an HDF5 data set that is safe to read: in this file, and not too large.
+        """Return `item`, after checking that it is an HDF5 data set that is safe to read.
 
         Args:
             item: a member of a group.
-            name: its name, for the message.
-            kinds: NumPy's letters of the kinds of numbers that it may hold.
+            name: its name, for error messages.
+            kinds: NumPy's letters of the types that it may hold; default: numbers.
 
         Raises:
-            DataError: the member is not such a data set.
+            DataError: the item is no data set of these types, its values are in other files, or it
+                is too large.
         """
         if not isinstance(item, self.h5py.Dataset) or item.dtype.kind not in kinds:
             raise self.fault(f"{name} holds no {'numbers' if kinds == 'biuf' else 'such values'}")
@@ -90,15 +91,15 @@ class Hdf5Reader:
         return item
 
     def array(self, group: Any, name: str) -> np.ndarray:
-        """Return a group's array of this name.
+        """Return the array with this name in a group.
 
         Raises:
-            DataError: there is none, or it lies in another file or claims too much.
+            DataError: there is none, its values are in other files, or it is too large.
         """
         return self.dataset(self.child(group, name), name)[()]
 
     def text(self, group: Any, name: str) -> str:
-        """Return a text from an attribute or a data set; empty where there is neither."""
+        """Return a text from the attribute or data set of this name; "" if there is neither."""
         value = group.attrs.get(name)
         if value is None and (member := self.child(group, name)) is not None:
             texts = self.dataset(member, name, "OSU")
@@ -109,17 +110,17 @@ class Hdf5Reader:
         return value.decode() if isinstance(value, bytes) else str(value)
 
     def fault(self, what: str) -> DataError:
-        """Return the error that names this file and what to do about it."""
+        """Return the error for a fault `what` of this file; its message ends with the hint."""
         return DataError(f"{self.path}: {what}: {self.hint}", code="file-unreadable")
 
 
 @contextmanager
 def open_hdf5(path: Path, doing: str, hint: str) -> Iterator[Hdf5Reader]:
-    """Open an HDF5 file.
+    """Open an HDF5 file, and yield its reader.
 
     Args:
         path: the file.
-        doing: what needs h5py, at the beginning of a sentence.
+        doing: the work that needs h5py, as the beginning of an error message.
         hint: what the user can do about a wrong or damaged file.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Safe reading of other people's image files: a few formats only, every fault one clear line.
+"""Safe reading of image files from any source: only a few formats, and clear error messages.
 
 Used in `data` and `video`.
 """
@@ -19,21 +19,21 @@ from vergence.errors import DataError, first_line
 
 # Pillow opens more formats, and runs Ghostscript, a foreign program, on an EPS file.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
-"""Formats that are read, whatever a file is called."""
+"""File formats that are read, whatever the file's ending is."""
 FAULTS = (
     *(OSError, ValueError, SyntaxError, TypeError, IndexError, KeyError, EOFError, OverflowError),
     *(MemoryError, RuntimeError, struct.error, zlib.error, Image.DecompressionBombError),
 )
-"""Exceptions that decoding a damaged or hostile picture raises."""
+"""Exceptions that decoding a damaged or hostile picture can raise."""
 
 
 @contextmanager
 def open_image(source: Path | BinaryIO, name: str, hint: str) -> Iterator[Image.Image]:
-    """Open a picture; errors of decoding inside the block become a `DataError`.
+    """Open a picture and yield it; errors of decoding in the block become a `DataError`.
 
     Args:
-        source: the file.
-        name: its name in an error message.
+        source: the file's path, or an open file.
+        name: the file's name in an error message.
         hint: what the user can do about a fault.
 
     Raises:

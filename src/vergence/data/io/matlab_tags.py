@@ -1,9 +1,9 @@
-"""Validation of a MATLAB file's elements before SciPy reads them, because SciPy trusts them.
+"""Validation of a MATLAB file's elements before SciPy reads them, because SciPy does not check.
 
-SciPy finds the type of an element's numbers in a table by the number in its tag, without checking
-that number against the table's length: an invalid one becomes a pointer to any memory. SciPy also
-reads past a matrix that has too few elements. So the types and counts of elements are checked here.
-Used by `data.io.checks`.
+An element's tag holds the number of its type. SciPy looks this number up in a table without
+checking it, so an invalid number becomes a pointer to any memory. SciPy also reads past the end of
+a matrix that has too few elements. So this module checks the types and counts of elements. Used by
+`data.io.checks`.
 
 Source: "MAT-File Format", MathWorks, chapter 1 (version 5).
 """
@@ -20,32 +20,32 @@ from typing import Literal
 Order = Literal["little", "big"]
 
 NUMBERS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 16, 17, 18})
-"""Types of elements that hold numbers or text."""
+"""Type numbers of elements that hold numbers or text."""
 INT8, UINT32, MATRIX, COMPRESSED = 1, 6, 14, 15
 CELL, STRUCT, CHAR, SPARSE, LAST = 1, 2, 4, 5, 15
-"""Classes of matrices; those after SPARSE hold numbers. Objects and functions are not read."""
+"""Class numbers of matrices. Those from SPARSE + 1 to LAST hold numbers; others are not read."""
 # SciPy reads nested matrices by recursion: a file that nests thousands would end the process.
 HEADER, DEEPEST, HDF5 = 128, 30, 2
-"""Bytes of the file's header, levels of nested matrices, and the version byte of MATLAB 7.3."""
+"""Bytes of a file's header, most levels of nested matrices, version byte of MATLAB 7.3."""
 SIDES, ELEMENTS = 32, 2**20
-"""Dimensions that a NumPy array may have; elements of a file, nested ones included."""
+"""Most dimensions of a NumPy array, and most elements of a file, nested ones included."""
 BASE_BUDGET, BUDGET_PER_BYTE = 2**26, 100
-"""Bytes that a file's matrices may unpack to together: a base, and so many per byte of the file."""
+"""Most unpacked bytes of a file's matrices: a constant, plus this many per byte of the file."""
 ODD = "there is something else where a matrix should be"
 
 
 @dataclass(frozen=True)
 class Element:
-    """One element of a file: the type in its tag, and its content."""
+    """One element of a file: the type number in its tag, and its content."""
 
     kind: int
     body: memoryview
 
 
 def check_tags(raw: bytes) -> None:
-    """Check that every matrix of a MATLAB file (version 5 to 7.2) has exactly its elements.
+    """Check that every matrix of a MATLAB file (version 5 to 7.2) has the elements that it needs.
 
-    Files of version 4 have no tags, and SciPy refuses those of 7.3: both pass unchecked.
+    Files of version 4 have no tags, and SciPy refuses files of version 7.3; neither is checked.
 
     Raises:
         ValueError: an element is missing, has another type, or is larger than its container.
@@ -65,14 +65,18 @@ def check_tags(raw: bytes) -> None:
 
 
 class _File:
-    """Budgets of a file that is being checked: bytes to unpack, and elements."""
+    """State of one file's check: how many bytes and how many elements it may still have."""
 
     def __init__(self, order: Order, unpacks: int) -> None:
         self.order: Order = order
         self.byte_budget, self.element_budget = unpacks, ELEMENTS
 
     def unpack_matrix(self, body: memoryview) -> memoryview:
-        """Return the matrix in a compressed element, and refuse anything after it."""
+        """Return the content of the one matrix in a compressed element.
+
+        Raises:
+            ValueError: the element is not one matrix, or unpacks to too many bytes.
+        """
         stream = zlib.decompressobj()
         head = stream.decompress(body, 8)
         kind, size = (int.from_bytes(head[i : i + 4], self.order) for i in (0, 4))
@@ -91,7 +95,11 @@ class _File:
         return memoryview(content)
 
     def elements(self, raw: memoryview, *, padded: bool) -> Iterator[Element]:
-        """Yield the elements of a sequence of bytes."""
+        """Yield the elements in some bytes; `padded` elements begin at multiples of 8 bytes.
+
+        Raises:
+            ValueError: an element is larger than the bytes, or the file has too many elements.
+        """
         at = 0
         while at < len(raw):
             kind, start, end, at = _read_tag(raw, at, self.order, padded=padded)
@@ -101,7 +109,11 @@ class _File:
             yield Element(kind, raw[start:end])
 
     def check_matrix(self, body: memoryview, deep: int) -> None:
-        """Check a matrix and the matrices nested in it."""
+        """Check a matrix and the matrices nested in it; `deep` is the level of nesting, from 1.
+
+        Raises:
+            ValueError: an element is missing, has another type, or matrices are nested too deep.
+        """
         if not body:
             return
         if deep > DEEPEST:
@@ -139,7 +151,11 @@ class _File:
 
 
 def _unsigned_integers(element: Element, order: Order) -> list[int]:
-    """Return the integers of four bytes in an element, none below 0."""
+    """Return the integers in an element of 32-bit integers, all of which must be 0 or more.
+
+    Raises:
+        ValueError: an integer is negative, or the element's length is wrong.
+    """
     # One byte more than NumPy's dimensions take makes the length below no multiple of four.
     body = element.body[: 4 * SIDES + 1]
     numbers = [int.from_bytes(body[i : i + 4], order, signed=True) for i in range(0, len(body), 4)]
@@ -149,7 +165,13 @@ def _unsigned_integers(element: Element, order: Order) -> list[int]:
 
 
 def _read_tag(raw: memoryview, at: int, order: Order, *, padded: bool) -> tuple[int, int, int, int]:
-    """Return type, first byte and end of the element at `at`, and the place of the next one."""
+    """Return an element's type, its content's start and end, and the next element's start.
+
+    `at` is the byte at which the element begins.
+
+    Raises:
+        ValueError: the element is larger than the bytes.
+    """
     first = int.from_bytes(raw[at : at + 4], order)
     # A small element has its size in the upper half of its tag, and its bytes in the tag too.
     if first >> 16:

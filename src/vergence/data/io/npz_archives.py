@@ -13,21 +13,21 @@ import numpy as np
 
 # Deflate packs at most 258 bytes into 2 bits: a larger claim is a lie about the size.
 MAX_DEFLATE_RATIO = 1032
-"""Most bytes that one byte of a deflated file unpacks to."""
+"""Most bytes to which one byte of a deflated file can unpack."""
 SLACK = 1024
-"""Bytes that a member may claim beyond that ratio."""
+"""Bytes that an archive member may claim beyond that ratio."""
 HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-"""Readers of NumPy's array headers by version; version 3 is for records with names."""
+"""NumPy header version -> its reader. Version 3, for records with names, is not read."""
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Read one array of an archive.
+    """Return the array with this name in an npz archive.
 
     Raises:
-        ValueError: the member is no array, holds objects, or claims another size than it has.
+        ValueError: the member is no array, holds objects, or its stated size is wrong.
     """
     info = archive.getinfo(f"{name}.npy")
     # The directory of a zip is the sender's claim: check it before anything is unpacked.

@@ -14,13 +14,14 @@ from vergence.errors import ConfigError
 
 PARTS = ("person", "recording")
 NOT_DATA = re.compile(r"\..*|~\$.*|Thumbs\.db|desktop\.ini|__MACOSX", re.IGNORECASE)
-"""Names of files that systems and office programs leave behind: `._a.csv`, `~$a.csv`."""
+"""Names of files that operating systems and office programs leave behind, such as `._a.csv`."""
 
 
 def files_below(root: Path) -> list[Path]:
-    """Return the files in and below a folder in order, without `NOT_DATA` and its folders.
+    """Return the files in and below a folder, sorted, without names that `NOT_DATA` matches.
 
-    Links to files and folders are followed; a folder that is reached twice is listed once.
+    Folders with such names are left out too. Links to files and folders are followed, and a folder
+    that is reached twice is listed once.
     """
     files: list[Path] = []
     folders, links, known = [root], list[Path](), set[Path]()
@@ -45,18 +46,19 @@ def files_below(root: Path) -> list[Path]:
 
 
 def matching_files(root: Path, pattern: str, option: str) -> list[tuple[Path, dict[str, str]]]:
-    """Return the files whose path fits a pattern, each with the text of its named parts.
+    """Return the files whose paths fit a pattern, each with named part -> text.
 
-    `*` stands for any characters of one name, `**/` for any folders (also none), `{person}` and
-    `{recording}` for one or more characters of a name. Capitals count.
+    In a pattern, `*` stands for any characters except `/`, and `**/` for any number of folders, or
+    none. The named parts `{person}` and `{recording}` stand for one or more characters except `/`.
+    Capital and small letters differ.
 
     Args:
-        root: the folder.
-        pattern: of paths below it, with `/` between names.
-        option: the name of the pattern in an error message.
+        root: the folder with the files.
+        pattern: pattern of paths relative to root, with `/` between names.
+        option: name of the option with the pattern, for error messages.
 
     Raises:
-        ConfigError: another name stands in braces, or a part is named twice.
+        ConfigError: the pattern has another name in braces, or a named part twice.
     """
     rule = _pattern_regex(pattern, option)
     files = []
@@ -68,7 +70,7 @@ def matching_files(root: Path, pattern: str, option: str) -> list[tuple[Path, di
 
 
 def fill_pattern(pattern: str, parts: Mapping[str, str]) -> str:
-    """Return the pattern with its named parts replaced by their text."""
+    """Return the pattern with its named parts, such as `{person}`, replaced by their texts."""
     # An asterisk in a folder's name would become a wildcard of the new pattern.
     for name, text in parts.items():
         pattern = pattern.replace(f"{{{name}}}", text.replace("*", ""))

@@ -1,8 +1,8 @@
-"""Video through PyAV, by presentation times and never by frame number = time x rate.
+"""Video files through PyAV; frames are found by presentation time, not by time x frame rate.
 
-Frames are timed from the first one. Containers may begin later: mkv and webm of recorders, files
-that were cut, mpeg-ts (usually at 1.4 s). A reader whose gaze is timed by the container's own clock
-adds `start_s`.
+Frame times count from the first frame. On the video file's own clock, the first frame may come
+later than 0: in mkv and webm files of recorders, in files that were cut, and in mpeg-ts (usually at
+1.4 s). A reader whose gaze is on the file's own clock adds `start_s` to the frame times.
 
 Used in `data`, `live` and `video`.
 """
@@ -30,20 +30,21 @@ VIDEOS = (
     *(".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"),
     *(".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp"),
 )
-"""Endings of video files in small letters; the six usual ones first."""
+"""Endings of video files, in small letters; the first six are the usual ones."""
 Orientation = tuple[int, int, bool]
-"""Direction of x and of y in the stored frame (1 or -1), and whether the two are swapped."""
+"""Direction of x and of y in the stored frame (1 or -1), and whether x and y are swapped."""
 UPRIGHT: Orientation = (1, 1, False)
 SEEK_OVER_S = 2.0
-"""Gaps longer than this are skipped by a seek instead of by decoding through them."""
+"""The reader skips gaps of more seconds by a seek; it decodes the frames of shorter gaps."""
 
 
 @dataclass(frozen=True, eq=False)
 class Footage(ABC):
-    """Frames of a recording and the time of each, for every kind of container.
+    """Frames of a recording and the time of each frame; subclasses read different file formats.
 
-    `times_s` float64 `[frames]`, seconds from the first frame, ascending; `width` and `height` are
-    pixels of the upright frame; `start_s` is the time of the first frame in the container.
+    `times_s` float64 `[frames]` holds ascending seconds from the first frame. `width` and `height`
+    are those of the upright frame, in pixels. `start_s` is the first frame's time on the video
+    file's own clock, in seconds.
     """
 
     path: Path
@@ -56,19 +57,26 @@ class Footage(ABC):
     def frames(
         self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None
     ) -> Iterator[NDArray[np.uint8]]:
-        """Yield frames with these numbers (ascending; default all), resized, `[H, W, 3]` RGB."""
+        """Yield frames, uint8 `[height, width, 3]` RGB.
+
+        `rows` are ascending frame numbers; default: all. `width` and `height` are the size to which
+        frames are resized; default: as stored.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class Video(Footage):
-    """A video file: its upright size and the time of every frame, in seconds."""
+    """A video file: its upright size, and the time of every frame in seconds.
+
+    `pts` int64 `[frames]` are the frames' presentation times in the file's time unit.
+    """
 
     pts: NDArray[np.int64]
     orientation: Orientation = UPRIGHT
 
     @staticmethod
     def open(path: Path) -> Video:
-        """Read the frame times of a file without decoding it.
+        """Return a video file with its frame times, which are read without decoding frames.
 
         Raises:
             DataError: the file is missing, not a video, truncated, or has no frames.
@@ -133,7 +141,9 @@ class Video(Footage):
             )
 
     def rows_at(self, times_s: ArrayLike) -> NDArray[np.int64]:
-        """Return the number of the frame nearest to each time (ties: the earlier).
+        """Return the number of the frame nearest to each time in seconds.
+
+        Of two equally near frames, the earlier one is taken.
 
         Raises:
             DataError: a time lies more than one frame interval before the first or after the last
@@ -144,10 +154,10 @@ class Video(Footage):
     def frames(
         self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None
     ) -> Iterator[NDArray[np.uint8]]:
-        """Yield frames in the order of `rows` (ascending; default all), uint8 `[H, W, 3]` RGB.
+        """Yield frames, uint8 `[height, width, 3]` RGB.
 
-        Frames are resized to `width` x `height` (default: as stored; aspect is not kept, gaze in
-        fractions of the frame stays right).
+        `rows` are ascending frame numbers; default: all. Frames are resized to `width` x `height`;
+        default: as stored. Proportions may change, but gaze in fractions of the frame stays right.
 
         Raises:
             DataError: a frame cannot be decoded.
@@ -172,13 +182,17 @@ class Video(Footage):
     def read(
         self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None
     ) -> NDArray[np.uint8]:
-        """Return `frames` as one array, uint8 `[frames, H, W, 3]`."""
+        """Return the frames of `frames` as one array, uint8 `[frames, height, width, 3]`."""
         return np.stack(list(self.frames(rows, width, height)))
 
     def _seek(
         self, container: InputContainer, stream: VideoStream, pts: int, far: float
     ) -> tuple[VideoFrame | None, Iterator[VideoFrame]]:
-        """Go to a key frame at or before `pts`, at worst to the start of the video."""
+        """Seek to a key frame at or before `pts`; return that frame, and the decoder behind it.
+
+        If the index of the file is wrong, this goes back to the start of the video, and the frame
+        is None.
+        """
         # The index of some containers leads past the time that is asked for.
         for target in (pts, int(pts - far), int(self.pts[0])):
             container.seek(target, stream=stream)
@@ -207,9 +221,9 @@ class Video(Footage):
 def rgb(
     frame: VideoFrame, width: int, height: int, orientation: Orientation | None = None
 ) -> NDArray[np.uint8]:
-    """Return the frame as an upright picture.
+    """Return a decoded frame as an upright picture, uint8 `[height, width, 3]` RGB.
 
-    `orientation` is that of the video; None: taken from the frame.
+    `orientation` is that of the video; None: it is taken from the frame.
     """
     # Phones store pictures as the sensor lies, and note beside them how to turn them.
     across, down, turned = orientation or _orientation(frame)
@@ -221,10 +235,10 @@ def rgb(
 
 
 def _orientation(frame: VideoFrame) -> Orientation:
-    """Return the `Orientation` that a frame's display matrix asks for.
+    """Return the `Orientation` that a frame's display matrix states.
 
-    The frame's display matrix (a, b; c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y).
-    Of its eight orientations four are mirrored (front cameras), which an angle cannot express.
+    The matrix (a, b; c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y). Four of its
+    eight orientations are mirrored (front cameras), which an angle cannot express.
     """
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
@@ -236,7 +250,10 @@ def _orientation(frame: VideoFrame) -> Orientation:
 
 
 def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]) -> list[Path]:
-    """Return the videos in a folder with a usual ending, or else with any ending in `VIDEOS`."""
+    """Return the videos in a folder that have an ending in `usual`; if none has, all videos.
+
+    `stem` is a pattern of the names without endings.
+    """
     files = sorted(p for p in folder.glob(f"{stem}.*") if not NOT_DATA.fullmatch(p.name))
     videos = [p for p in files if p.suffix.lower() in VIDEOS]
     return [p for p in videos if p.suffix.lower() in usual] or videos
@@ -254,7 +271,7 @@ def _orientation_of(path: Path) -> Orientation:
 def rows_at(
     frame_times_s: NDArray[np.float64], times_s: ArrayLike, source: str
 ) -> NDArray[np.int64]:
-    """Return the number of the frame nearest to each time; see `Video.rows_at`."""
+    """Return the number of the frame nearest to each time in seconds; see `Video.rows_at`."""
     times = np.asarray(times_s, np.float64)
     step = float(np.median(np.diff(frame_times_s))) if len(frame_times_s) > 1 else 0.0
     low, high = frame_times_s[0] - step, frame_times_s[-1] + step

@@ -1,1 +1,1 @@
-"""Images with fixations of many viewers."""
+"""Data sets of pictures with gaze of many viewers."""

@@ -1,21 +1,27 @@
 """EyeLink ASC files, as edf2asc writes them: samples, fixations, trials and the pictures shown.
 
-A line that begins with a number is a sample: time (ms), then x, y and pupil of each eye recorded; a
-dot stands for what is missing. `EFIX EYE START END DURATION X Y ...` ends a fixation; where both
-eyes were recorded, each fixation is there twice, and those of the eye with more of them in the
-trial count (of the left one, where both have as many), at that eye's own place. A file without
-samples has fixations alone. Messages for Data Viewer say the rest: `TRIALID n` begins a trial,
-`!V IMGLOAD CENTER|TOP_LEFT|FILL PATH [x y [w h]]` names the picture and its place on the screen
-from that moment on, until the trial's next one, `!V CLEAR`, `!V DRAW_LIST`, the end of the trial
-(`TRIAL_RESULT`) or of recording (`END`); `!V TRIAL_VAR NAME VALUE` may name it at the trial's end,
-`GAZE_COORDS left top right bottom` is the screen.
+A line that begins with a number is a sample: time (ms), then x, y and pupil size of each recorded
+eye. A dot stands for a missing number. A line `EFIX EYE START END DURATION X Y ...` ends a
+fixation. If both eyes were recorded, each fixation is there twice. The reader then uses one eye in
+each trial: the eye with more fixations, or the left eye if both have as many. A file without
+samples has only fixations.
+
+Messages for EyeLink's Data Viewer state the rest:
+
+* `TRIALID n` begins a trial; `TRIAL_RESULT` ends it.
+* `!V IMGLOAD CENTER|TOP_LEFT|FILL PATH [x y [w h]]` shows a picture, and states its name and its
+  place on the screen.
+* The picture is shown until the trial's next picture, `!V CLEAR`, `!V DRAW_LIST`, the end of the
+  trial, or the end of recording (`END`).
+* `!V TRIAL_VAR NAME VALUE` may name the picture at the end of the trial instead.
+* `GAZE_COORDS left top right bottom` states the screen.
 
 Used by `data.saliency.stimuli`.
 
 Source: EyeLink 1000 Plus user manual, 4.9 (The ASC File Format); messages:
-https://www.sr-research.com/support/thread-168.html. The parser is ours: pymovements 0.28 reads
-samples and messages as well and brings polars, pyarrow, scikit-learn and eight more packages
-(119 MB of wheels), and the places of pictures would still have to be read from its messages.
+https://www.sr-research.com/support/thread-168.html. This parser is the project's own. pymovements
+0.28 reads samples and messages as well, but needs polars, pyarrow, scikit-learn and eight more
+packages (119 MB of wheels). The places of pictures would still have to be read from its messages.
 """
 
 from __future__ import annotations
@@ -34,28 +40,31 @@ from vergence.errors import DataError
 
 KIND = "EyeLink ASC file"
 PICTURE_NAMES = ("image", "img", "picture", "pic", "stimulus", "stim", "video", "movie", "file")
-"""Trial variables that are taken for the picture's name, where none is loaded by a message."""
+"""Trial variables that may name the picture, if no message loads one."""
 OWN_SIZE = {"CENTER": 0.0, "TOP_LEFT": -1.0}
-"""In place of the width of a picture loaded in its own size, by its middle or its corner."""
+"""How a picture of its own size is placed -> the mark that stands for its width and height."""
 NOWHERE = (np.nan, np.nan, np.nan, np.nan)
 # Pictures loaded so near to one another are on the screen together; a screen cleared so near to a
 # loading was cleared to draw that picture.
 AT_ONCE_MS = 20.0
-"""Time within which messages count as simultaneous, in ms."""
+"""Messages that are less than this many milliseconds apart count as simultaneous."""
 Fixation = tuple[int, float, float, float, float]
-"""A fixation of one eye: its line, start and end in ms, and its mean place in pixels."""
+"""A fixation of one eye: line in the file, start and end in ms, mean x and y in pixels."""
 NOT_GAZE = {
     "HREF": ("angles of the head-referenced frame", "-sh"),
     "PUPIL": ("positions in the camera's picture", "-sp"),
 }
-"""Positions that are no places on the screen, and the option of edf2asc that asks for them."""
+"""Positions that are not places on the screen: what they are, and edf2asc's option."""
 CELL = TextForm()
 NUMBER = re.compile(r"\d+(\.\d+)?$")
 
 
 @dataclass(frozen=True)
 class _AscPicture:
-    """A picture that a message loads: when it came and went, its name and place."""
+    """A picture that a message loads: when it came and went in ms, its name, and its place.
+
+    `how` and `numbers` are the words of the message that state the place.
+    """
 
     onset_ms: float
     name: str = ""
@@ -66,7 +75,11 @@ class _AscPicture:
 
 @dataclass
 class _AscTrial:
-    """A trial while it is read; `onset_ms` is when the picture came, where no message loads one."""
+    """A trial while it is read.
+
+    `named` is the picture's name in a trial variable. `onset_ms` is when the picture came, if no
+    message loads one.
+    """
 
     number: str = ""
     named: str = ""
@@ -79,11 +92,11 @@ class _AscTrial:
 
     @property
     def of_one_eye(self) -> list[Fixation]:
-        """Fixations of the eye that has more of them, or of the left eye if both have as many."""
+        """Fixations of the eye that has more of them; of the left eye, if both have as many."""
         return max((self.fixations[eye] for eye in sorted(self.fixations)), key=len, default=[])
 
     def load(self, picture: _AscPicture) -> None:
-        """Record a picture that a message loads; if it is already shown, it stays as it is."""
+        """Record a picture that a message loads; the same picture loaded again changes nothing."""
         last = self.pictures[-1] if self.pictures else None
         if last is not None and replace(picture, onset_ms=last.onset_ms) == last:
             return
@@ -92,7 +105,7 @@ class _AscTrial:
         self.pictures.append(picture)
 
     def clear(self, time_ms: float) -> None:
-        """End what is shown on the screen, if it was there before this time."""
+        """End the picture on the screen at this time, if it came at least `AT_ONCE_MS` before."""
         last = self.pictures[-1] if self.pictures else None
         onset = self.onset_ms if last is None else last.onset_ms
         if not AT_ONCE_MS <= time_ms - onset < np.inf:
@@ -103,7 +116,10 @@ class _AscTrial:
             self.pictures[-1] = replace(last, end_ms=min(last.end_ms, time_ms))
 
     def rows(self, picture: _AscPicture) -> list[tuple[int, float, float, float]]:
-        """Return the samples while a picture is shown; in a trial without samples, fixations."""
+        """Return (line, time in ms, x, y) of each sample while a picture is shown.
+
+        In a trial without samples, these are the fixations.
+        """
         rows = self.samples or [
             (line, max(start, picture.onset_ms), x, y)
             for line, start, end, x, y in self.of_one_eye
@@ -112,13 +128,13 @@ class _AscTrial:
         return [row for row in rows if picture.onset_ms <= row[1] < picture.end_ms]
 
     def showings(self, path: Path, by_variable: bool) -> list[_AscPicture]:
-        """Return the pictures on which gaze is read, one after another.
+        """Return the pictures on which gaze is read, in order of time.
 
-        If a trial variable names the picture, they are the pictures of that name; if there are
-        none, the last picture, under that name.
+        If `by_variable` is true, a trial variable names the picture. The result is then the shown
+        pictures of that name. If there are none, it is the last picture shown, under that name.
 
         Raises:
-            DataError: two are on the screen together, and nothing says which one is meant.
+            DataError: two pictures are on the screen at once, and no variable names one of them.
         """
         if not self.pictures or (by_variable and not self.named):
             whole = _AscPicture(self.onset_ms, self.named, end_ms=self.end_ms)
@@ -179,10 +195,10 @@ class _AscReader:
             ) from None
 
     def check_kind(self, number: int, words: list[str]) -> None:
-        """Accept the kind of positions that SAMPLES or EVENTS announces.
+        """Check the kind of positions that a line SAMPLES or EVENTS announces.
 
         Raises:
-            DataError: they are no gaze on the screen.
+            DataError: the positions are no gaze on the screen.
         """
         for kind, (what, option) in NOT_GAZE.items():
             if kind in words and "GAZE" not in words:
@@ -252,15 +268,17 @@ class _AscReader:
 
 
 def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, float] | None]:
-    """Return the samples of trials that showed a picture, from its onset, and the screen size.
+    """Return the gaze rows of all trials that show a picture, and the screen's width and height.
+
+    Rows begin when the picture comes. If the file does not state the screen, its size is None.
 
     Args:
         path: the file.
-        variable: the trial variable that names the picture; default: the picture loaded by a
-            message, else one of `PICTURE_NAMES`.
+        variable: the trial variable that names the picture; default: the picture that a message
+            loads, or else a variable in `PICTURE_NAMES`.
 
     Raises:
-        DataError: it is no ASC file, a line cannot be read, or no trial names a picture.
+        DataError: the file is no ASC file, a line cannot be read, or no trial names a picture.
     """
     reading = _AscReader(path, variable)
     for number, text in enumerate(text_lines(path, KIND), 1):
@@ -332,7 +350,11 @@ def _rows(
 def _media(
     picture: _AscPicture, screen: tuple[float, float] | None
 ) -> tuple[float, float, float, float]:
-    """Return left, top, width and height of the picture; NaN if the message does not give them."""
+    """Return the picture's left, top, width and height on the screen, in pixels.
+
+    They are NaN if the message does not state the place. A picture of its own size gets a mark of
+    `OWN_SIZE` for width and height.
+    """
     how, numbers = picture.how, picture.numbers
     if how == "FILL" and screen is not None:
         return 0.0, 0.0, *screen

@@ -1,9 +1,10 @@
-"""OSIE: 700 natural images, 15 viewers, every fixation of three seconds of free viewing.
+"""OSIE: 700 natural images, each viewed freely for three seconds by 15 viewers; all fixations.
 
-Layout of `root` (the `data` folder of NUS-VIP/predicting-human-gaze-beyond-pixels works as it is):
-`stimuli/ID.jpg` with ID 1001 to 1700, and either `fixations.npz` (flat columns, preferred) or
-`fixations.mat` / `eye/fixations.mat` (struct array of images, each with the structs of viewers).
-A sample of 160 images with all 15 viewers is packaged and read when no root is given.
+`root` can be the `data` folder of NUS-VIP/predicting-human-gaze-beyond-pixels. Its layout:
+`stimuli/ID.jpg` with ID 1001 to 1700, and the fixations in one of three files. `fixations.npz` has
+one-dimensional columns, and is read first. `fixations.mat` or `eye/fixations.mat` has a struct for
+each image, with a struct for each viewer. Without root, a packaged sample of 160 images with all 15
+viewers is read.
 
 Licence: MIT, copyright 2014 NUS VIP. Source: Xu, Jiang, Wang, Kankanhalli, Zhao, "Predicting human
 gaze beyond pixels", Journal of Vision 14(1):28, 2014.
@@ -37,7 +38,7 @@ from vergence.errors import ConfigError, DataError
 SAMPLE = Path(__file__).parent.with_name("samples") / "osie"
 FIRST, IMAGES, VIEWERS, FIXATIONS = 1001, 700, 15, 98_321
 SCREEN = (800, 600)
-"""Pixels of the original images, in which `fixations.mat` counts."""
+"""Width and height of the original images in pixels, in which `fixations.mat` counts."""
 WHERE = (
     "get folder `data` of github.com/NUS-VIP/predicting-human-gaze-beyond-pixels (MIT), or leave "
     "root out to use the packaged sample"
@@ -56,11 +57,12 @@ class Osie(SplitOptions, Dataset):
     """Fixations of 15 viewers on the same images; a viewer is a client, an image is a sample.
 
     Attributes:
-        images: number of images to use, all by default; the split of the others stays as it is.
-        viewers: viewer numbers 0 to 14 to load, all by default.
-        size: (width, height) of the frames in pixels.
-        shares: parts of the images for training, validation and test.
-        split_seed: fixes which images are tested; the same images for all viewers.
+        images: number of images to use; default: all. No image changes to another part of the
+            split.
+        viewers: numbers, from 0 to 14, of the viewers to load; default: all.
+        size: (width, height) to which images are resized, in pixels.
+        shares: fractions of the images for training, validation and test.
+        split_seed: seed of the split of the images, which is the same for all viewers.
     """
 
     images: Annotated[int, Ge(3)] | None = None
@@ -68,13 +70,15 @@ class Osie(SplitOptions, Dataset):
     size: FrameSize = (320, 240)
 
     def load(self, root: str | None = None) -> Federation:
-        """Read the packaged sample, or the original files in `root`; split by image.
+        """Read the packaged sample or the files in `root`, and split by image.
 
-        Columns: `frame_ids` int64 `[n, 1]` into bank `frames` uint8 `[images, height, width, 3]`,
-        `points` float32 `[n, 1, most fixations, 2]` in [0, 1], `scene` int64 `[n]`, the image.
+        All viewers have the same split. Columns of the samples: `frame_ids` int64 `[n, 1]`, row
+        numbers in the shared array `frames` uint8 `[images, height, width, 3]`; `points` float32
+        `[n, 1, most fixations, 2]`, (x, y) in [0, 1], NaN beyond the last fixation; `scene` int64
+        `[n]`, the image's row in `frames`.
 
         Raises:
-            DataError: a file is missing, truncated or of another version, or a viewer unknown.
+            DataError: a file is missing, truncated or of another version, or a viewer is unknown.
             ConfigError: an option is out of range.
         """
         if self.viewers is not None and (
@@ -116,10 +120,14 @@ class Osie(SplitOptions, Dataset):
         return known if self.viewers is None else self.viewers
 
     def _split(self, known: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Return the image numbers in use, ascending, and the places in it of the three parts.
+        """Return the numbers of the images in use, ascending, and each part's positions in them.
 
-        An image's place in one permutation of all 700 decides, so that a sample, or fewer
-        images, never trains on what the whole set tests.
+        One permutation of all 700 images decides on the split. So an image for training in a
+        sample, or in a run with fewer images, is never for test in the whole data set. `known` are
+        the images in the data.
+
+        Raises:
+            DataError: there are fewer images than the option `images` asks for.
         """
         if self.images is not None and self.images > len(known):
             raise DataError(
@@ -151,14 +159,14 @@ class Osie(SplitOptions, Dataset):
 
 
 def read_fixations(folder: Path) -> tuple[dict[str, np.ndarray], tuple[int, int, int]]:
-    """Return the fixation table and how many images, viewers and fixations it must hold.
+    """Return the table of fixations, and how many images, viewers and fixations it must hold.
 
-    Columns `image`, `viewer`, `order`, `x`, `y` (fractions of width and height), `duration_ms`, all
-    `[fixations]`. `fixations.npz` is read where both it and `fixations.mat` are there; an npz
-    of fewer images states its own numbers in `totals`.
+    The table has the columns `image`, `viewer`, `order`, `x`, `y` (fractions of width and height)
+    and `duration_ms`, all `[fixations]`. If both `fixations.npz` and `fixations.mat` are there, the
+    npz is read. An npz of fewer images states its own numbers in `totals`.
 
     Raises:
-        DataError: no such file, or it is truncated or of another version.
+        DataError: there is no such file, or it is truncated or of another version.
     """
     flat = folder / "fixations.npz"
     nested = folder / "fixations.mat"
@@ -231,7 +239,7 @@ def _counts(
 
 
 def _points(table: dict[str, np.ndarray], numbers: np.ndarray) -> np.ndarray:
-    """Return float32 `[viewers, images, most fixations, 2]`, NaN where there is no fixation."""
+    """Return the fixations as float32 `[viewers, images, most fixations, 2]`, padded with NaN."""
     viewer = table["viewer"].astype(np.int64)
     image = np.searchsorted(numbers, table["image"])
     cell = viewer * len(numbers) + image
@@ -258,7 +266,10 @@ def _samples(points: np.ndarray, rows: np.ndarray, frames: SharedRows) -> Sample
 
 
 def check(root: Path) -> list[Check]:
-    """Compare a folder with the published numbers: images, viewers, fixations, picture files."""
+    """Compare a folder with the published numbers; return the lines of `vergence data check`.
+
+    They are the numbers of images, viewers, fixations and picture files.
+    """
     pictures = len(list((root / "stimuli").glob("*.jpg")))
     lines = Checks([compare("picture files in stimuli/", pictures, IMAGES, WHERE)])
     with lines.reading("fixations and pictures"):

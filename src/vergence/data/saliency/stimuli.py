@@ -1,10 +1,11 @@
 """Gaze on pictures or videos that were shown on a screen, from tables of any tracker.
 
-Say which column holds what (`columns`), or name a preset (`tobii_pro_lab`, `gazepoint`,
-`smi_begaze`, `eyelink_fixation_report`, `eyelink_asc`; sources: `gaze_presets`). Pictures or videos
-lie in the folder `stimuli` below `root`, tables anywhere below `root`. Pictures are found by their
-names in the column `stimulus`, with or without their extension. Where the picture was on the screen
-is in the file (a picture's own coordinates, or its place row by row), or is said by `place`.
+The user names the columns (`columns`), or a preset (`tobii_pro_lab`, `gazepoint`, `smi_begaze`,
+`eyelink_fixation_report`, `eyelink_asc`; sources: `gaze_presets`). Pictures or videos are in the
+folder `stimuli` below `root`, tables anywhere below `root`. The column `stimulus` names the
+picture, with or without its extension. The picture's place on the screen is known in one of three
+ways: x and y count in the picture itself, the table states the place in every row, or the option
+`place` states it.
 
 Licence: that of the recordings.
 
@@ -62,18 +63,18 @@ from vergence.errors import ConfigError, DataError
 
 WHERE = "put gaze tables, and a folder of the pictures or videos shown, below root"
 FIRST_FRAME = 100_000
-"""Scenes of videos are numbered by the stimulus times this, and the window's first frame."""
+"""A video window's `scene` is the stimulus's number times this, plus the window's first frame."""
 # People look off a picture now and then, but not most of the time: then its place is wrong.
 MOSTLY = 0.9
-"""Share of gaze outside the pictures above which the data are refused."""
+"""If more than this fraction of valid gaze is outside the pictures, the data are refused."""
 ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
 
 
 @dataclass(frozen=True, eq=False)
 class StimulusTrial:
-    """Gaze of one person on one stimulus: rows in order of time, places as its fractions.
+    """Gaze of one person on one stimulus, in order of time.
 
-    `shown` bool is false where gaze left the picture.
+    `x` and `y` are fractions of the stimulus from its top-left corner, one for each row.
     """
 
     person: str
@@ -84,12 +85,16 @@ class StimulusTrial:
 
     @property
     def shown(self) -> NDArray[np.bool_]:
-        """Valid samples on the picture."""
+        """Which samples are valid gaze on the stimulus, bool `[rows]`."""
         inside = (self.x >= 0) & (self.x <= 1) & (self.y >= 0) & (self.y <= 1)
         return self.rows.valid & inside
 
     def points(self, most: int) -> NDArray[np.float32]:
-        """Fixations `[n, 2]`, the means of their rows; without any, at most `most` samples."""
+        """Return the fixations (x, y) `[n, 2]`, each the mean of its rows.
+
+        If the rows have no fixation numbers, at most `most` samples are returned, at even spacing.
+        Samples outside the stimulus and during saccades are left out.
+        """
         use = self.shown & np.isin(self.rows.event, (Event.FIXATION, Event.UNKNOWN))
         xy = np.stack([self.x[use], self.y[use]], 1)
         number = self.rows.fixation[use]
@@ -110,31 +115,34 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     """Gaze of the user's own participants on the same pictures or videos, split by stimulus.
 
     Attributes:
-        preset: a maker's export, in place of `columns`, or a .toml file of the same form; other
-            options take precedence over it.
+        preset: name of the preset of a tracker maker, or path of a preset in a .toml file, instead
+            of `columns`. Options that are set take precedence over the preset's.
         columns: names and units of the tables' columns.
-        files: pattern of the tables' paths below root, see `matching_files`; default: every
+        files: pattern of the tables' paths below root, such as `{person}/*.csv`; default: every
             table that has the columns.
         without: patterns of tables that are not read.
         stimuli: the folder of pictures or videos, below root or absolute.
-        unknown: what to do with a stimulus that has no file there: error, or skip (counted).
-        place: to what x and y refer: "picture" (the picture itself), or on the screen, where the
-            picture filled it ("fill"), was as large as fits ("fit"), or had its own size in the
-            middle ("centre"). Not needed where the file tells it, or with `offset`.
+        unknown: what to do with a trial whose stimulus has no file: "error", or "skip" and count
+            it.
+        place: where x and y count. "picture": in the picture itself. The other values mean on the
+            screen, and say how the picture was shown. "fill": it filled the screen. "fit": as large
+            as fits, in the middle. "centre": in its own size, in the middle. It is not needed with
+            `offset`, or if the table states the picture's place.
         screen: (width, height) of the screen in pixels.
         offset: (left, top) of the picture on the screen in pixels.
-        shown_size: (width, height) of the picture on the screen; default: its own.
+        shown_size: (width, height) of the picture on the screen in pixels; default: that of its
+            file.
         origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
-        screen_cm: (width, height) of the screen, for unit = deg.
-        distance_cm: distance from the eyes to the screen, for unit = deg.
-        clock: what to do if time goes back within a trial: refuse, or sort.
-        points: largest number of points of a trial whose table has no fixations: samples, evenly
-            spaced.
-        size: (width, height) of the frames in pixels; pictures are squeezed, not cropped.
-        window: frames in a sample of a video.
-        step_s: seconds between these frames.
+        screen_cm: (width, height) of the screen in cm, for unit = deg.
+        distance_cm: distance from the eyes to the screen in cm, for unit = deg.
+        clock: what to do if time goes back within a trial: "refuse" the data, or "sort" the rows.
+        points: most points of a trial whose table has no fixations; they are samples at even
+            spacing.
+        size: (width, height) of the frames in pixels; pictures are resized to it without cropping.
+        window: number of frames in a sample of a video.
+        step_s: seconds between neighbouring frames of a sample.
         stride_s: seconds between the starts of samples.
-        max_gap_ms: a frame without a measurement this near is not scored.
+        max_gap_ms: metrics do not use video frames without a gaze measurement within this time.
     """
 
     preset: str = ""
@@ -167,19 +175,22 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 
     @property
     def frame_step_s(self) -> float | None:
-        """Seconds between the frames of a sample of a video."""
+        """Seconds between neighbouring frames of a sample of a video."""
         return self.step_s
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, and split by stimulus, for all people alike.
+        """Read the tables, and split by stimulus; all people have the same split.
 
-        Columns: `frame_ids` int64 `[n, T]` into bank `frames` uint8 `[frames, height, width, 3]`,
-        `points` float32 `[n, T, most points, 2]` in [0, 1], NaN = none, `scene` int64 `[n]`, equal
-        for people who saw the same. T is 1 for pictures, `window` for videos.
+        Columns of the samples: `frame_ids` int64 `[n, T]`, row numbers in the shared array `frames`
+        uint8 `[frames, height, width, 3]`; `points` float32 `[n, T, most points, 2]`, (x, y) in [0,
+        1], NaN beyond the last point; `scene` int64 `[n]`, a number for what was shown, the same
+        for all people. T is 1 for pictures and `window` for videos.
 
         Raises:
-            ConfigError: an option is out of range, or columns or the place are not said.
-            DataError: a table, picture or video cannot be used, or a person has seen too little.
+            ConfigError: an option is out of range, or the columns or the picture's place are not
+                set.
+            DataError: a table, picture or video cannot be used, or a person has seen too few
+                stimuli.
         """
         folder = data_folder(root, "stimuli", WHERE)
         trials, left_out = self.read(folder)
@@ -215,7 +226,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         return Federation("stimuli", people, {**ABOUT, **details})
 
     def read(self, root: Path) -> tuple[list[StimulusTrial], str]:
-        """Return all trials below a folder, and a text on what was left out."""
+        """Return all trials below a folder, and a sentence on what was left out."""
         needed = ("t", "x", "y", "unit", "t_unit", "stimulus")
         preset, patterns, sets = columns_of(
             self.preset, "stimuli", self.columns, self.files, needed
@@ -276,7 +287,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     def _fractions(
         self, rows: GazeRows, file: Path, screen: tuple[float, float] | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return places as fractions of the picture from its top-left corner."""
+        """Return x and y of gaze as fractions of the picture from its top-left corner.
+
+        `file` is the picture, and `screen` the screen's size in pixels if the table states it.
+        """
         unit = rows.unit
         place = self.place or (preset_of(self.preset, "stimuli").place if self.preset else "")
         in_file = np.isfinite(rows.media).all(1)
@@ -363,7 +377,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         return people
 
     def _looked(self, trials: Sequence[StimulusTrial]) -> dict[Path, NDArray[np.float32]]:
-        """Return one person's points on each picture, from all of its showings."""
+        """Return picture -> one person's points on it, from all trials with this picture."""
         by_path: dict[Path, list[NDArray[np.float32]]] = {}
         for trial in trials:
             by_path.setdefault(trial.stimulus, []).append(trial.points(self.points))
@@ -424,7 +438,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         return {person: Splits(next(whole), next(whole), next(whole)) for person in by_person}
 
     def check(self, root: Path) -> list[Check]:
-        """Return the lines of a check on each person's usable gaze, and on pictures and videos."""
+        """Check gaze, pictures and videos; return the lines of `vergence data check`.
+
+        A line states each person's number of valid samples.
+        """
         out = Checks()
         with out.reading("trials", ConfigError):
             trials, left_out = self.read(root)
@@ -444,14 +461,21 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 
 
 def _showings(rows: GazeRows) -> list[GazeRows]:
-    """Return the rows of each showing of a stimulus: by trial, or else by runs of rows."""
+    """Return the rows of each trial, in which a stimulus is shown once.
+
+    A trial is a run of consecutive rows with the same trial number and stimulus.
+    """
     key = np.char.add(np.char.add(rows.trial, "\0"), rows.stimulus)
     starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(rows) else []
     return [rows.select(part) for part in np.split(np.arange(len(rows)), starts)[1:]]
 
 
 class _StimulusFiles:
-    """Pictures and videos of a folder by name: as written, without folders, without extension."""
+    """Function from a stimulus's name in a table to its picture or video in a folder.
+
+    The name may have folders, an extension or capital letters, or none of these. The function
+    returns None if no file fits.
+    """
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -482,7 +506,7 @@ class _StimulusFiles:
 
 @lru_cache(maxsize=4096)
 def _size(path: Path) -> tuple[int, int]:
-    """Return width and height of a picture or video, in pixels."""
+    """Return width and height of a picture or video file, in pixels."""
     if path.suffix.lower() in VIDEOS:
         footage = open_video(path)
         return footage.width, footage.height
@@ -491,7 +515,10 @@ def _size(path: Path) -> tuple[int, int]:
 
 
 def _whole_media(media: NDArray[np.float64], file: Path) -> NDArray[np.float64]:
-    """Return places of a picture, where marks of `OWN_SIZE` become the file's own size."""
+    """Return left, top, width and height of the picture in each row, `[rows, 4]`.
+
+    Marks of `OWN_SIZE` are replaced by the size of the file, and places of its middle by corners.
+    """
     own = np.isin(media[:, 2], tuple(OWN_SIZE.values()))
     if not own.any():
         return media

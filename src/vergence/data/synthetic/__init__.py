@@ -1,1 +1,1 @@
-"""Generated data sets."""
+"""Data sets that are generated, without files."""

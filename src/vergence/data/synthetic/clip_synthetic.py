@@ -1,8 +1,9 @@
-"""Generated clips, as frame features, of people in three communities that methods must discover.
+"""Generated clips of people in three communities, which clustering methods should discover.
 
-A clip's features are sines of one speed, with random phases and noise; the first feature has a mean
-of its own. A community sets speed, length and mean. Clips of a fourth community serve as proxies
-with which people are compared. A community finds one direction in the other features important.
+A clip is a sequence of feature vectors, one per frame. Its features are sines of one speed, with
+random phases and noise. The community decides on the speed, the clip's length and the mean of the
+first feature. It also decides which direction in the other features its people find important.
+Public proxy clips, with which people are compared, come from a fourth community.
 
 Used by `tasks.summary`.
 """
@@ -27,29 +28,29 @@ COMMUNITIES = {
     "lengths": ((0.4, 60, 0.0), (0.4, 120, 0.0), (0.4, 240, 0.0)),
 }
 PROXY = (0.2, 90, -1.0)
-"""Radians per frame, frames, and mean of the first feature of clips of nobody's community."""
+"""Speed in radians per frame, length in frames, and first feature's mean of the proxy clips."""
 RATERS, DOUBT = 5, 0.3
-"""People who rate a clip, and how far each is off, in units of what they rate."""
+"""Number of raters of a clip, and their error in standard deviations of its true ratings."""
 SHOT = 4
 
 
 @dataclass(frozen=True)
 class ClipSynthetic(Dataset):
-    """Rated clips of people, of whom person i is of community i modulo 3; shots have four frames.
+    """Clips of people in three communities, with ratings; person i is in community i modulo 3.
 
-    Every frame of a clip is a step. Five people rate each clip. What they find important is w . x,
-    where x are all features but the first and w = common + strength * the community's own; the
-    target is the mean rating, scaled.
+    Each frame is a step, and four frames are a shot. Five people rate each clip, with noise. They
+    rate a frame by w . x, where x are all features but the first. The vector w is a common one plus
+    `strength` times that of the community. The target is the mean rating, scaled to [0, 1].
 
     Args:
         people: number of people.
-        classes: number of communities to which a person's clips belong in turn, the person's own
-            first; with all three, everybody is alike.
+        classes: number of communities from which a person's clips come in turn, beginning with the
+            person's own community. With 3, all people are alike.
         clips: number of clips of each person; 60 % are for training, 20 % for validation and 20 %
             for test.
-        features: numbers per frame.
-        communities: `latent` differ in speed, length and mean; `lengths`, a control, in the length
-            of clips alone.
+        features: number of features per frame.
+        communities: how communities differ. `latent`: in speed, length and mean. `lengths`, a
+            control: only in the length of clips.
         strength: how much communities differ in what they find important; 0: not at all.
         seed: seed of the data.
     """
@@ -63,10 +64,10 @@ class ClipSynthetic(Dataset):
     seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
-        """Draw the data; the columns are those of `video_summaries.fragments.samples_of`.
+        """Generate the data; the columns are those of `video_summaries.fragments.samples_of`.
 
         Raises:
-            ConfigError: a root was given.
+            ConfigError: `root` is not None.
         """
         if root is not None:
             raise ConfigError("clip_synthetic is generated: remove root from its table")
@@ -104,7 +105,11 @@ class ClipSynthetic(Dataset):
 def draw_clip(
     rng: np.random.Generator, speed: float, frames: int, mean: float, features: int = 4
 ) -> Float[np.ndarray, "frames d"]:
-    """Return a clip of 0.95 to 1.05 times `frames`: sines of random phase, and noise of 0.3."""
+    """Return a random clip: a sine for each feature, with random phases and noise of deviation 0.3.
+
+    The clip has 0.95 to 1.05 times `frames` frames. All sines have the same `speed`, in radians per
+    frame. `mean` is added to the first feature.
+    """
     t = np.arange(round(frames * rng.uniform(0.95, 1.05)))[:, None]
     x = np.sin(rng.uniform(0, 2 * np.pi, features) + speed * t)
     x = x + 0.3 * rng.normal(size=x.shape)
@@ -115,7 +120,7 @@ def draw_clip(
 def rate_clip(
     x: Float[np.ndarray, "frames d"], wanted: Float[np.ndarray, " d"], rng: np.random.Generator
 ) -> RatedClip:
-    """Return a clip with the ratings of people who find `wanted` . x[1:] important."""
+    """Return a clip with noisy ratings of five people, who rate each frame by `wanted` . x[1:]."""
     liked = x[:, 1:] @ wanted
     ratings = liked + DOUBT * liked.std() * rng.normal(size=(RATERS, len(x)))
     mean = ratings.mean(0)

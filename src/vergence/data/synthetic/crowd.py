@@ -1,4 +1,4 @@
-"""A million made-up people, each made on demand, to measure what the size of a federation costs."""
+"""A million made-up people, generated on demand, to measure the cost of a federation's size."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from vergence.data.synthetic.toy import person
 
 # Ids have seven digits; with more people their order would not be that of the numbers.
 MOST = 10_000_000
-"""Most people of a crowd."""
+"""Most people of the data set."""
 
 
 @tagged("Crowd")
 @dataclass(frozen=True)
 class Crowd(Dataset):
-    """People like those of `toy` in any number; a person is made only when asked for.
+    """Linear data of any number of people, as in `toy`; a person is generated only when needed.
 
     Args:
         people: number of people.
-        samples: number of samples of each person.
+        samples: number of samples of each person, of which 60 % are for training.
         inputs: number of input columns.
-        strength: how much people differ; 0 makes them all alike.
+        strength: how much people's coefficients differ; 0: all people are alike.
         seed: seed of the data.
     """
 
@@ -41,10 +41,10 @@ class Crowd(Dataset):
     seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
-        """Draw what people have in common; a person is drawn when asked for.
+        """Generate the coefficients that people have in common; a person is generated when needed.
 
-        Columns: `x` float32 `[n, inputs]`, `y` float32 `[n]`. Person number i is the same in a
-        crowd of any size.
+        Columns of the samples: `x` float32 `[n, inputs]`, `y` float32 `[n]`. Person number i is the
+        same, whatever the number of people is.
         """
         common = torch.randn(self.inputs, generator=RandomStream("crowd", self.seed).torch())
 
@@ -57,7 +57,7 @@ class Crowd(Dataset):
 
 
 def check(_root: Path | None = None) -> list[Check]:
-    """Make the last of the people, not all of them, and count."""
+    """Generate only the last person, and count people; return the lines of the check."""
     crowd = Crowd()
     people = crowd.load().people
     last = people[f"c{crowd.people - 1:07d}"]

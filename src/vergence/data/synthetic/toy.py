@@ -19,13 +19,13 @@ from vergence.core.randomness import RandomStream
 
 @dataclass(frozen=True)
 class Toy(Dataset):
-    """Linear data; each person's coefficients are the common ones plus `strength` * their own.
+    """Linear data; a person's coefficients are common ones plus `strength` times personal ones.
 
     Args:
-        people: number of people; all are held in memory at once, unlike those of `crowd`.
-        samples: unit of the numbers of samples: person i has `samples * (1 + i % 3)`.
+        people: number of people; all are generated at once, unlike in the data set `crowd`.
+        samples: person i has `samples * (1 + i % 3)` samples.
         inputs: number of input columns.
-        strength: how much people differ; 0 makes them all alike.
+        strength: how much people's coefficients differ; 0: all people are alike.
         seed: seed of the data.
     """
 
@@ -36,7 +36,11 @@ class Toy(Dataset):
     seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
-        """Draw the data."""
+        """Generate the data: `x` float32 `[n, inputs]` and `y` float32 `[n]`, split 60/20/20.
+
+        Public proxy data come from one more person, who has no coefficients in common with the
+        others.
+        """
         common = torch.randn(self.inputs, generator=RandomStream("toy", self.seed).torch())
         people = {f"p{i:02d}": self._person(i, common) for i in range(self.people)}
         about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
@@ -51,9 +55,10 @@ class Toy(Dataset):
 
 
 def person(stream: RandomStream, common: Tensor, strength: float, samples: int) -> Splits:
-    """Draw one person's inputs `x` `[n, inputs]` and targets `y` `[n]`, split 60/20/20.
+    """Generate one person's inputs `x` `[n, inputs]` and targets `y` `[n]`, split 60/20/20.
 
-    y = x . (common + strength * own) + noise, with standard normal own and noise of deviation 0.1.
+    y = x . (common + strength * own) + noise. The inputs and `own` are standard normal; the noise
+    has standard deviation 0.1.
     """
     generator = stream.torch()
     own = common + strength * torch.randn(len(common), generator=generator)

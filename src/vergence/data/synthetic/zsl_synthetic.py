@@ -1,12 +1,13 @@
-"""Generated zero-shot features of classes described by attributes, with known likelihoods.
+"""Generated features for zero-shot learning, of classes with attributes and known likelihoods.
 
-A class's mean features are a non-negative random map of its attributes, and a sample is its class's
-mean times gamma noise, feature by feature. So the likelihood of every class is known,
-and nobody is better in the mean than who answers the likeliest class.
+A random non-negative linear map turns the attributes of a class into its mean features. A sample is
+its class's mean times gamma noise, feature by feature. So the likelihood of every class is known,
+and no classifier has a better expected accuracy than one that predicts the likeliest class.
 
-Without root: 16 made-up things, named by a size, a colour and a shape, four of them unseen; their
-attributes are their words (semantics `words`). With root: the real classes, attributes and index
-lists of an att_splits.mat (`zero_shot.splits`); its images get classes in equal shares.
+Without root, there are 16 made-up classes, named by a size, a colour and a shape; four of them are
+unseen. Their attributes are their words (semantics `words`). With root, classes, attributes and
+lists of images come from an att_splits.mat (`zero_shot.splits`). Which class an image has is then
+drawn, with equal numbers.
 
 Used by `tasks.zero_shot`.
 """
@@ -49,24 +50,28 @@ NAMES = tuple(
     for i, size in enumerate(WORDS[0])
     for j, colour in enumerate(WORDS[1])
 )
-"""Any two words of two kinds meet once: an orthogonal array."""
+"""Names of the 16 classes. Any two words of different kinds are together in one name."""
 UNSEEN = tuple(NAMES[i] for i in (0, 6, 11, 13))
-"""Every word is in one of them and in three seen ones, which tell what each word does."""
+"""Unseen classes by default. Each word is in one of them and in three seen classes."""
 LEAST = 0.05
-"""The least mean of a feature, beside the mean of all: what is never there has no likelihood."""
+"""Least mean of a feature, as a fraction of the mean over all; a mean of 0 has no likelihood."""
 
 
 @dataclass(frozen=True)
 class ZslSynthetic(OwnerOptions, Dataset):
-    """Generated features of classes, with the options of `OwnerOptions` and these.
+    """Generated features of seen and unseen classes.
+
+    The options of `OwnerOptions` apply too.
 
     Attributes:
-        features: number of features; none: 64, or 2048 with root.
-        images: number of images of each class, of which 80 % are for training; only without root.
-        share: share of the images of every list, with root.
-        noise: deviation of a feature around its class's mean, as a share of that mean.
-        unseen: classes that are unseen; none: four of the sixteen, or the published ones.
-        seed: seed of map and noise.
+        features: number of features; None: 64 without root, 2048 with root.
+        images: number of samples of each class, without root; 80 % of a seen class are for
+            training.
+        share: fraction of the images of every list to use, with root.
+        noise: standard deviation of a feature, divided by its mean in the class.
+        unseen: names of the unseen classes; empty: four of the sixteen, or with root the published
+            ones.
+        seed: seed of the random map and of the noise.
     """
 
     features: Annotated[int, Ge(1)] | None = None
@@ -77,16 +82,20 @@ class ZslSynthetic(OwnerOptions, Dataset):
     seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
-        """Draw the data: `x` float32 `[n, features]`, at most 1 in trainval; `y` int64 `[n]`.
+        """Generate the data: `x` float32 `[n, features]` and `y` int64 `[n]`, the class.
+
+        Each feature is scaled so that its maximum is 1 over the images of seen classes for training
+        and validation.
 
         Raises:
             DataError: att_splits.mat is missing or damaged.
-            ConfigError: unseen names no class, or is not known for this set.
+            ConfigError: `unseen` names no class, or the unseen classes of the set in `root` are not
+                known.
         """
         return self.made(root)[0]
 
     def made(self, root: str | None = None) -> tuple[Federation, Float[Tensor, "classes d"]]:
-        """Return the data and the class means that they were drawn around."""
+        """Return the data, and the mean features of each class from which they were drawn."""
         parts = (
             self._word_classes()
             if root is None
@@ -110,7 +119,10 @@ class ZslSynthetic(OwnerOptions, Dataset):
         return self.federation(columns, lists, kinds, about), torch.from_numpy(means / top)
 
     def _means(self, attributes: NDArray[np.float64], d: int) -> NDArray[np.float32]:
-        """Return the mean features `[classes, d]`: a map with few large entries."""
+        """Return the mean features `[classes, d]`: a random map of the attributes.
+
+        Few entries of the map are large.
+        """
         draw = RandomStream(self.name, self.seed, "map").numpy()
         weights = draw.gamma(0.2, size=(attributes.shape[1], d))
         means = np.clip(attributes, 0, None) @ weights
@@ -160,7 +172,10 @@ class ZslSynthetic(OwnerOptions, Dataset):
 
 
 def thinned(split: ClassSplits, share: float, draw: np.random.Generator) -> ClassSplits:
-    """Return a split with a share of the images of every list, drawn and numbered anew."""
+    """Return a split with a random fraction `share` of the images of every list.
+
+    The remaining images are numbered anew from 0.
+    """
     within = {"test_unseen"} & split.lists.keys() if AUTHORS[0] in split.lists else set()
     subsets = {
         name: draw.permutation(rows)[: max(1, round(share * len(rows)))]
@@ -176,7 +191,10 @@ def thinned(split: ClassSplits, share: float, draw: np.random.Generator) -> Clas
 
 
 def check(root: Path | None = None) -> list[Check]:
-    """Compare the lists of a folder with Table 5.1, and what is made of them with the lists."""
+    """Compare lists with Table 5.1, and samples with lists; return the lines of a check.
+
+    Without a folder, only the number of generated samples is checked.
+    """
     lines = Checks() if root is None else check_counts(root)
     with lines.reading("samples", ConfigError):
         data = ZslSynthetic(features=1)

@@ -1,1 +1,1 @@
-"""Videos with human summaries or ratings."""
+"""Data sets of videos with summaries or ratings by people."""

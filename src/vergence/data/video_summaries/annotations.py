@@ -1,10 +1,11 @@
-"""Annotations of SumMe and TVSum as their authors published them: neither features nor shots.
+"""Annotations of SumMe and TVSum as their authors published them, without features or shots.
 
-Layouts, by what a path is:
+There are three layouts:
 
-    GT, a folder   SumMe: <video>.mat with user_score [frames, people], more than 0 is chosen
-    *.tsv          TVSum, ydata-tvsum50-anno.tsv: video, category, ratings of all frames 1 to 5 by
-                   commas; a line per person, a video's lines together
+    GT, a folder   SumMe: <video>.mat with user_score [frames, people]; a frame with a score above
+                   0 is in the person's summary
+    *.tsv          TVSum, ydata-tvsum50-anno.tsv: video, category, and the ratings 1 to 5 of all
+                   frames, separated by commas; one line per person and video
     *.mat          TVSum, ydata-tvsum50.mat (MATLAB 7.3): tvsum50 with video, category and user_anno
                    [people, frames]
 
@@ -35,7 +36,7 @@ PLACES = {
         for folder in ("", "data/", "matlab/")
     ),
 }
-"""Places of the annotations below a folder."""
+"""Data set -> paths at which its annotations may be, relative to root."""
 HINT = (
     "give the annotations as published, or the h5 file in the usual layout "
     "(docs/how-to/summaries.md)"
@@ -43,7 +44,10 @@ HINT = (
 
 
 class Original(NamedTuple):
-    """A video: its name and category, and every person's choice or rating of every frame."""
+    """The annotations of one video.
+
+    `users` holds each person's choice (0 or 1) or, if `rated`, rating (1 to 5) of every frame.
+    """
 
     name: str
     category: str
@@ -52,11 +56,11 @@ class Original(NamedTuple):
 
 
 def originals(path: Path) -> list[Original]:
-    """Return the videos of a folder or file of annotations, SumMe's by name.
+    """Return the videos in a folder or file of annotations; those of SumMe are sorted by name.
 
     Raises:
-        ConfigError: h5py is not installed, for TVSum's MATLAB file.
-        DataError: it is missing, damaged or of another layout, or holds no videos.
+        ConfigError: h5py is not installed, which TVSum's MATLAB file needs.
+        DataError: the annotations are missing, damaged or of another layout, or hold no videos.
     """
     if path.is_dir():
         videos = [_summe(file) for file in sorted(path.glob("*.mat"))]

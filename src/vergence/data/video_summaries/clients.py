@@ -1,4 +1,4 @@
-"""Rated videos cut into fragments and dealt to artificial people with few classes each.
+"""Rated videos cut into fragments, and divided among made-up people with few classes each.
 
 Used by `data.video_summaries.summe` and `data.video_summaries.tvsum`.
 
@@ -29,27 +29,28 @@ from vergence.errors import ConfigError, DataError
 
 # 1.5 to 5 seconds at two steps a second.
 SHORTEST, LONGEST = 3, 10
-"""Steps of a shot, for files without shots."""
+"""Fewest and most steps of a shot, if shots must be found because the file has none."""
 Labelled = Mapping[str, tuple[RatedClip, str]]
-"""Videos by key, each with its class."""
+"""Key of a video -> its clip and its class."""
 
 
 @dataclass(frozen=True)
 class Deal:
-    """Assignment of videos to people, as samples.
+    """Division of videos into fragments, which are the samples of made-up people.
 
-    Whole videos go to training, validation or test; a fifth of each class, at least one, goes to
-    each of the last two. Each video is then cut at random, every cut equally likely. A fragment
-    goes to the person with its class and fewest fragments so far. Classes without a person are
+    Whole videos are for training, validation or test: a fifth of each class, at least one video,
+    for validation, and as many for test. Each video is then cut into fragments at random; all cuts
+    with at least `least` steps in each fragment are equally likely. A fragment goes to a person who
+    has its class, the one with fewest fragments so far. Fragments of classes that nobody has are
     left out.
 
     Attributes:
         name: name of the data set, on which the random numbers depend.
-        samples: fragments of all videos together.
+        samples: number of fragments of all videos together.
         people: number of people.
-        classes: number of classes of each person; neighbours overlap.
+        classes: number of classes of each person; person i and person i + 1 share all but one.
         least: fewest steps of a fragment.
-        seed: seed of the cuts and of the deal.
+        seed: seed of the cuts and of the division among people.
     """
 
     name: str
@@ -60,10 +61,11 @@ class Deal:
     seed: int
 
     def splits(self, videos: Labelled) -> dict[str, Splits]:
-        """Return everybody's samples.
+        """Return person -> samples for training, validation and test.
 
         Raises:
-            ConfigError: too few videos or fragments for so many samples, classes or people.
+            ConfigError: there are too few videos or fragments for the numbers of samples, classes
+                or people.
         """
         kinds = sorted({kind for _, kind in videos.values()})
         self._check_counts(videos, kinds)
@@ -118,7 +120,7 @@ class Deal:
                 )
 
     def _fragments(self, keys: Sequence[str], rng: np.random.Generator) -> dict[str, int]:
-        """Return into how many fragments each video is cut, equal numbers as far as they go."""
+        """Return video -> number of its fragments; the numbers differ by at most one."""
         share, extra = divmod(self.samples, len(keys))
         order = rng.permutation(len(keys)).tolist()
         return {key: share + (place < extra) for key, place in zip(keys, order, strict=True)}
@@ -142,10 +144,12 @@ class Deal:
 
 
 def clip_of(video: Summarised, where: str) -> RatedClip:
-    """Return an annotated video as a clip; where it has no shots, by KTS on its features.
+    """Return an annotated video as a clip; `where` names its file in messages.
+
+    If the file has no shots, they are found by kernel temporal segmentation (KTS) of the features.
 
     Raises:
-        DataError: it has no features, or ratings alone: then summaries of people are lacking.
+        DataError: the video has no features, or has ratings instead of people's summaries.
     """
     if video.features is None:
         raise DataError(

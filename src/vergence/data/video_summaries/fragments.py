@@ -1,7 +1,8 @@
-"""Clips as sequences of frame features with people's ratings, cut and made into samples.
+"""Clips: sequences of frame features with people's ratings, cut and turned into samples.
 
-A clip has a feature vector, a target and people's ratings at every sampled frame (step), shots, and
-the frames that people chose. Of choices only counts are kept, which is all that F needs.
+A sampled frame is called a step. A clip has a feature vector, a target and people's ratings at
+every step, shots, and the frames that each person chose for a summary. Samples keep only counts of
+chosen frames, which is all that the F score needs.
 
 Used by `data.synthetic.clip_synthetic`, `data.video_summaries.clients`,
 `data.video_summaries.tvsum` and `video.shot_scores`.
@@ -22,20 +23,20 @@ from vergence.errors import ConfigError
 
 PARTS = ("train", "val", "test")
 SHARE = 0.15
-"""Share of a clip's frames in a person's summary."""
+"""Largest length of a person's summary, as a fraction of the clip's frames."""
 
 
 @dataclass(frozen=True, eq=False)
 class RatedClip:
-    """A clip, or a fragment of a video.
+    """A clip, or a fragment of a video, with people's ratings.
 
     Attributes:
-        features: one row per step.
-        picks: the step's frame; the first is 0.
-        target: what is to be predicted, in [0, 1].
-        ratings: what every person thinks of every step, larger is better.
-        choices: the frames in every person's summary.
-        shots: first and last frame of each, both included; they cover all frames.
+        features: feature vector of each step.
+        picks: frame number of each step, from the clip's first frame; the first pick is 0.
+        target: the score to predict for each step, in [0, 1].
+        ratings: every person's rating of every step; larger is better.
+        choices: whether a frame is in a person's summary.
+        shots: first and last frame of each shot, both included; the shots cover all frames.
     """
 
     features: Float[np.ndarray, "steps d"]
@@ -49,7 +50,10 @@ class RatedClip:
         return len(self.picks)
 
     def cut(self, start: int, stop: int) -> RatedClip:
-        """Return the fragment of these steps; a shot across its border is cut there."""
+        """Return the fragment from step `start` to before step `stop`.
+
+        A shot that reaches beyond the fragment is cut at its border.
+        """
         first = int(self.picks[start])
         end = int(self.picks[stop]) if stop < len(self) else self.choices.shape[1]
         # Shots that reach into the fragment; those across its border are clipped below.
@@ -68,7 +72,11 @@ class RatedClip:
 def favourites(
     ratings: Float[np.ndarray, "people frames"], shots: Int[np.ndarray, "shots 2"]
 ) -> Bool[np.ndarray, "people frames"]:
-    """Return the frames in every person's summary: their best shots, as long as they fit."""
+    """Return whether each frame is in each person's summary.
+
+    A summary has the person's best shots by mean rating. A shot that would make it longer than
+    `SHARE` of the frames is skipped.
+    """
     lengths = shots[:, 1] - shots[:, 0] + 1
     summaries = np.zeros(ratings.shape, bool)
     for row, rating in zip(summaries, ratings, strict=True):
@@ -81,13 +89,15 @@ def favourites(
 
 
 def fragments(clip: RatedClip, lengths: Sequence[int]) -> list[RatedClip]:
-    """Return a clip cut into fragments of these numbers of steps."""
+    """Return a clip cut into consecutive fragments; `lengths` are their numbers of steps."""
     ends = np.cumsum(lengths).tolist()
     return [clip.cut(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
 def urns(balls: int, count: int, least: int, rng: np.random.Generator) -> list[int]:
-    """Draw numbers of balls in urns; all ways with at least `least` in each are equally likely.
+    """Return random numbers of balls in `count` urns, with at least `least` balls in each.
+
+    All possible divisions of the balls are equally likely.
 
     Raises:
         ConfigError: there are too few balls.
@@ -109,7 +119,10 @@ def urns(balls: int, count: int, least: int, rng: np.random.Generator) -> list[i
 def deal_items(
     kinds: Sequence[int], holders: Mapping[int, Sequence[int]], people: int
 ) -> list[list[int]]:
-    """Deal each item to the person who holds its kind and has fewest items so far."""
+    """Return each person's items, by their numbers; `kinds` holds the class of each item.
+
+    An item goes to a person in `holders[kind]`, the one with fewest items so far.
+    """
     hands: list[list[int]] = [[] for _ in range(people)]
     for item, kind in enumerate(kinds):
         hands[min(holders[kind], key=lambda person: (len(hands[person]), person))].append(item)
@@ -117,14 +130,21 @@ def deal_items(
 
 
 def samples_of(people: Mapping[str, Mapping[str, Sequence[RatedClip]]]) -> dict[str, Splits]:
-    """Return everybody's clips, by part, as samples whose columns are equally wide for all.
+    """Return person -> samples for training, validation and test.
 
-    Columns: `steps` int64 [n]; `rows` int64 [n, longest], the clip's rows in the banks, its first
-    one again beyond its end; `shots` int32 [n, most, 2], (0, -1) beyond the last; `inside` int32
-    [n, most, people], the frames that each person chose in each shot; `both` int32
-    [n, people, people], the frames that two people chose. Banks by `rows`: `features` float32
-    [rows, d]; `target` float32 and `pick` int32 [rows]; `ratings` float32 [rows, people], NaN for
-    people whom only other clips have.
+    `people` maps a person and a part to clips. Arrays are padded, so that all samples have the same
+    widths. Columns:
+
+    * `steps` int64 [n], number of steps of the clip.
+    * `rows` int64 [n, longest], row numbers of the clip's steps in the shared arrays; beyond the
+      clip's end, its first row again.
+    * `shots` int32 [n, most, 2], first and last frame; (0, -1) beyond the last shot.
+    * `inside` int32 [n, most, people], number of frames that each person chose in each shot.
+    * `both` int32 [n, people, people], number of frames that two people both chose.
+
+    Shared arrays (banks), to whose rows `rows` refers: `features` float32 [rows, d]; `target`
+    float32 [rows]; `pick` int32 [rows], the frame number; `ratings` float32 [rows, people], NaN if
+    a clip has fewer people.
     """
     every = [clip for parts in people.values() for part in PARTS for clip in parts[part]]
     room = _Room(
@@ -140,7 +160,7 @@ def samples_of(people: Mapping[str, Mapping[str, Sequence[RatedClip]]]) -> dict[
 
 @dataclass(frozen=True)
 class _Room:
-    """Widths of columns."""
+    """Widths to which columns are padded: most steps, most shots and most people of a clip."""
 
     steps: int
     shots: int

@@ -1,6 +1,7 @@
-"""Readers of the usual h5 files of SumMe and TVSum, with people's ratings, and of their splits.
+"""Readers of the usual h5 files of SumMe and TVSum, with people's ratings, and of files of splits.
 
-Layout: one h5 file per data set, a group per video (`video_1` ...), of these arrays:
+Each data set is one h5 file. It has a group for each video (`video_1`, `video_2`), with these
+arrays:
 
     n_frames       scalar             frames of the video
     picks          [steps]            the sampled frames, every 15th
@@ -9,14 +10,15 @@ Layout: one h5 file per data set, a group per video (`video_1` ...), of these ar
     user_anno      [users, n_frames]  ratings 1 to 5
     change_points  [shots, 2]         first and last frame of each shot, both included; optional
     features       [steps, d]         of the sampled frames; optional
-    gtsummary, n_frame_per_seg, n_steps, video_name: not read (video_name is, as data set or
-    attribute)
+    video_name     text               the video's name, as data set or attribute; optional
+    category       text               the video's category, as data set or attribute; optional
+    gtsummary, n_frame_per_seg, n_steps: not read
 
 The files known as eccv16_dataset_summe_google_pool5.h5 and eccv16_dataset_tvsum_google_pool5.h5
-have it. The authors' own annotations are read too (`video_summaries.annotations`), which have
-neither features nor shots. A file of splits is a JSON list of `{"train_keys": [...], "test_keys":
-[...]}`; the usual five overlap and leave some videos untested, the non-overlapping ones test every
-video once.
+have this layout. The annotations as the authors published them are read too
+(`video_summaries.annotations`); they have neither features nor shots. A file of splits is a JSON
+list of `{"train_keys": [...], "test_keys": [...]}`. In the usual five splits, test sets overlap and
+some videos are never tested. In files of non-overlapping splits, every video is tested once.
 
 Licence: SumMe's annotations are for research only, TVSum's videos are CC BY 3.0; none is packaged.
 Used by `data.video_summaries.clients`, `data.video_summaries.summe`, `data.video_summaries.tvsum`
@@ -44,23 +46,24 @@ from vergence.errors import DataError
 
 # Two sampled frames a second of videos with about 30 frames a second.
 EVERY, RATINGS = 15, (1, 5)
-"""The usual step between sampled frames, and the range of TVSum's ratings."""
+"""The usual step between sampled frames, in frames, and the range of TVSum's ratings."""
 WHERE = "give the h5 of SumMe or TVSum in the usual layout (docs/how-to/summaries.md)"
 
 
 @dataclass(frozen=True, eq=False)
 class Summarised:
-    """A video's annotations.
+    """A video's annotations and features.
 
     Attributes:
-        name: the video's name, or its key where the file has none.
-        picks: frames that were sampled.
-        mean_score: mean score of all people, per pick, in [0, 1].
-        users: per person and frame, 0/1 (summaries) or 1 to 5 (ratings).
-        rated: `users` holds ratings.
-        shots: first and last frame of each shot; None where the file has none.
-        features: one row per pick; None where the file has none.
-        category: TVSum's, empty where the file has none.
+        name: the video's name, or its key in the file if the file has no name.
+        picks: frame numbers of the sampled frames.
+        mean_score: mean over people of their scores for each sampled frame, in [0, 1].
+        users: for each person and frame, whether it is in the summary (0 or 1), or a rating (1 to
+            5).
+        rated: whether `users` holds ratings.
+        shots: first and last frame of each shot; None if the file has no shots.
+        features: feature vector of each sampled frame; None if the file has no features.
+        category: TVSum's category; "" if the file has none.
     """
 
     name: str
@@ -74,26 +77,28 @@ class Summarised:
 
     @property
     def frames(self) -> int:
-        """Frames of the video."""
+        """Number of frames of the video."""
         return self.users.shape[1]
 
 
 @dataclass(frozen=True)
 class SplitLists:
-    """Keys of the videos to train on and to test on."""
+    """Keys of the videos for training and for test in one split."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
 
 
 def read_videos(path: Path) -> dict[str, Summarised]:
-    """Return the videos of an h5 file by key, in the order of their numbers.
+    """Return key -> video of an h5 file, in the order of the numbers in the keys.
 
-    Of the authors' own annotations, video_1 and so on in their order, every 15th frame a pick.
+    `path` may also be annotations as the authors published them. Their keys are then video_1,
+    video_2 and so on, in the annotations' order, and every 15th frame is a pick.
 
     Raises:
         ConfigError: h5py is not installed.
-        DataError: the file is missing, damaged, or a video lacks an array or disagrees with itself.
+        DataError: the file is missing or damaged, or a video lacks an array or has arrays that do
+            not fit.
     """
     if path.is_dir() or path.suffix in (".tsv", ".mat"):
         return {f"video_{i}": _sampled(video) for i, video in enumerate(originals(path), 1)}
@@ -106,10 +111,12 @@ def read_videos(path: Path) -> dict[str, Summarised]:
 
 
 def file_of(root: Path, name: str) -> Path:
-    """Return the h5 file of `summe` or `tvsum` in a folder, else the authors' own annotations.
+    """Return the path of the data of `summe` or `tvsum` in a folder.
+
+    It is the h5 file or, if there is none, the annotations as the authors published them.
 
     Raises:
-        DataError: there is none.
+        DataError: the folder has neither.
     """
     names = [f"{name}_annotations.h5", f"eccv16_dataset_{name}_google_pool5.h5", *PLACES[name]]
     for path in (root / file for file in names):
@@ -119,11 +126,11 @@ def file_of(root: Path, name: str) -> Path:
 
 
 def read_splits(path: Path, known: Collection[str]) -> list[SplitLists]:
-    """Return the splits of a JSON file.
+    """Return the splits of a JSON file; `known` are the keys of all videos.
 
     Raises:
-        DataError: the file is missing or of another kind, names a video that is not `known`, or
-            tests on what it trains on.
+        DataError: the file is missing or of another kind. A split names a video that is not in
+            `known`, tests on nothing, or tests on a video on which it trains.
     """
     hint = 'give a JSON list of {"train_keys": [...], "test_keys": [...]}'
     need_file(path, hint)
@@ -178,7 +185,11 @@ def _video(reader: Hdf5Reader, key: str, group: Any) -> Summarised:
 
 
 def _agree(where: str, video: Summarised, frames: int) -> None:
-    """Accept a video whose arrays fit each other."""
+    """Check that a video's arrays fit each other and its number of frames.
+
+    Raises:
+        DataError: they do not; the message begins with `where`.
+    """
     steps, shots = len(video.picks), video.shots
     if video.users.ndim != 2 or video.frames != frames:
         raise DataError(f"{where} has n_frames {frames}, its people's rows are {video.users.shape}")

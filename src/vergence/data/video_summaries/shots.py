@@ -1,4 +1,4 @@
-"""Shot segmentation of a video by its sampled frames (KTS), and how much each shot adds.
+"""Segmentation of a video into shots (KTS), and how much each shot adds to a summary.
 
 Used by `data.video_summaries.clients` and `video.summarise`.
 """
@@ -20,22 +20,23 @@ Floats = NDArray[np.float64]
 def segments(
     features: Float[np.ndarray, "samples d"], longest: int, shortest: int = 1
 ) -> Int[np.ndarray, " segments"]:
-    """Return the first sample of every segment, 0 among them.
+    """Return the first sample of every segment of a video, in order; the first one is 0.
 
-    Of all cuts into segments of `shortest` to `longest` samples, with rows scaled to length 1, the
-    one that minimises
+    A sample is the feature vector of a sampled frame, scaled to length 1. Segments have `shortest`
+    to `longest` samples. Among all such segmentations, the result is the one that minimises
 
         scatter / n + m / (2 n) (log(n / m) + 1)        m changes among n samples
 
-    where scatter is the sum of squared distances to the mean of one's own segment. Exact: m grows
-    until its penalty alone exceeds the best value so far. Takes m n `longest` steps.
+    where scatter is the sum of squared distances of samples to the mean of their segment. The
+    minimum is exact: m is raised until the second term alone exceeds the best value so far. The run
+    time is proportional to m n `longest`.
 
     Raises:
-        ConfigError: no samples, or such lengths cannot add up to every number of samples.
+        ConfigError: there are no samples, or not every number of samples is a sum of such lengths.
 
     Source: Potapov et al., "Category-specific video summarization", ECCV 2014 (KTS), with a linear
-    kernel. Differs: segments have a least and a greatest length, so that nothing flickers, a still
-    video is cut, too, and every segment can fit into a summary.
+    kernel. Differs: segments have a least and a greatest length. So there are no very short shots,
+    a video without changes is cut too, and every segment can fit into a summary.
     """
     n = len(features)
     longest = min(longest, n)
@@ -73,13 +74,15 @@ def segments(
 def coverage(
     features: Float[np.ndarray, "samples d"], starts: Int[np.ndarray, " shots"]
 ) -> Float[np.ndarray, " shots"]:
-    """Return the share of the video that each shot adds to better ones; the sum is at most 1.
+    """Return how much of the video each shot adds to the shots chosen before it.
 
-    `vergence summarise` chooses shots by it.
+    `vergence summarise` chooses shots by these scores. Their sum is at most 1. `starts` holds the
+    first sample of every shot; a sample is the feature vector of a sampled frame.
 
-    A shot represents a sample by the cosine of its mean and the sample, both centred at the video's
-    mean, or by 0 if that is negative. Shots are chosen greedily; the score of a shot is what it
-    adds to the shots chosen before, averaged over samples. Of many similar shots, one scores high.
+    A shot represents a sample by the cosine between the shot's mean and the sample, or by 0 if the
+    cosine is negative; the mean of the video is subtracted from both before. Shots are chosen
+    greedily. A shot's score is the increase that it brings to the best representation of each
+    sample, averaged over samples. Of many similar shots, only one scores high.
 
     Source: Lin and Bilmes, "A class of submodular functions for document summarization", ACL 2011
     (coverage); Minoux 1978 (lazy evaluation: gains only shrink).
@@ -115,9 +118,10 @@ def _penalty(changes: int, n: int) -> float:
 
 
 def _scatter(x: Floats, longest: int) -> Floats:
-    """Return `[samples, longest]`: the scatter of the segment of 1, 2, ... samples ending there.
+    """Return the scatter of every possible segment, `[samples, longest]`.
 
-    Infinite where the segment would start before the first sample.
+    Entry (i, k) is that of the segment of k + 1 samples whose last sample is i. It is infinite if
+    the segment would start before the first sample.
     """
     x = _unit(x)
     sums = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(x, axis=0)])

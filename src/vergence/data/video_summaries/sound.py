@@ -1,4 +1,4 @@
-"""Stretches of a video's sound, to the sample, silent where the file has none.
+"""Sections of a video's sound, exact to one sample; silence fills gaps in the file's sound.
 
 Used by `video.encode` and `video.summarise`.
 """
@@ -16,15 +16,16 @@ from jaxtyping import Float32
 from vergence.errors import DataError
 
 RATE = 48_000
-"""Samples per second and channel, whatever the file has."""
+"""Samples per second and channel of the result, whatever rate the file has."""
 Block = Float32[np.ndarray, "2 samples"]
 
 
 def sound_blocks(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[Block] | None:
-    """Return the sound of `spans` one after the other, as blocks; None where a file has no sound.
+    """Return the sound of some sections of a video, one after another, in blocks.
 
-    Spans are (start, length) in seconds, ascending and apart; start counts as the times of frames
-    do. All blocks together last as long as the spans, to half a sample.
+    Sections are (start, length) in seconds, ascending and without overlap; starts are on the clock
+    of the frames. All blocks together last as long as the sections, to half a sample. The result is
+    None if the file has no sound.
 
     Raises:
         DataError: the file cannot be read.
@@ -44,7 +45,7 @@ def sound_blocks(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[B
 
 
 def _cut(path: Path, wanted: list[tuple[int, int]]) -> Iterator[Block]:
-    """Yield the samples of each range, with silence for those that no block has."""
+    """Yield the samples of each range (first, end); samples that the file lacks are silence."""
     ranges = iter(wanted)
     at, stop = next(ranges, (0, 0))
     for begin, block in _blocks(path):
@@ -66,7 +67,11 @@ def _cut(path: Path, wanted: list[tuple[int, int]]) -> Iterator[Block]:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, Block]]:
-    """Yield the first sample's number and the samples of every decoded block, in stereo."""
+    """Yield (number of its first sample, samples in stereo) of every decoded block.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
     resampler = av.AudioResampler("fltp", "stereo", RATE)
     try:
         with av.open(str(path)) as container:

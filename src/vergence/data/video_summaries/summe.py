@@ -1,4 +1,4 @@
-"""SumMe: 25 videos that 15 to 18 people summarised, cut into fragments and dealt to people.
+"""SumMe: 25 videos with summaries by 15 to 18 people, cut into fragments for made-up clients.
 
 Layout of `root`: the usual file `eccv16_dataset_summe_google_pool5.h5`, with features (extra
 `hdf5`).
@@ -53,20 +53,23 @@ CLASSES = {
         "valparaiso downhill",
     ),
 }
-"""SumMe has no classes: the thesis flags them by hand and does not print them. These are ours."""
+"""Classes of the videos, chosen by this project.
+
+SumMe has no classes, and the thesis does not print those that it chose.
+"""
 
 
 @dataclass(frozen=True)
 class SumMe(Dataset):
-    """Fragments of videos with the frames that people chose.
+    """Fragments of videos, with the frames that people chose for summaries.
 
     Attributes:
-        people: number of simulated clients.
-        classes: number of classes of each client, out of holidays, events and sports; with all
-            three, clients are nearly alike.
-        samples: fragments that the videos are cut into.
-        least: fewest steps of a fragment, two a second.
-        split_seed: fixes the cuts and who gets what.
+        people: number of made-up clients.
+        classes: number of classes of each client, among holidays, events and sports; with 3,
+            clients are nearly alike.
+        samples: number of fragments into which all videos together are cut.
+        least: fewest steps of a fragment; a second has two steps.
+        split_seed: seed of the cuts and of the division among clients.
     """
 
     people: Annotated[int, Ge(1)] = 10
@@ -76,11 +79,13 @@ class SumMe(Dataset):
     split_seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify, cut and deal; columns as in `fragments.samples_of`.
+        """Read and verify the videos, cut them into fragments, and divide these among clients.
+
+        The columns of the samples are those of `fragments.samples_of`.
 
         Raises:
             DataError: the file is missing or damaged, lacks features, or holds unknown videos.
-            ConfigError: what is asked for cannot be dealt.
+            ConfigError: there are too few videos or fragments for the options.
         """
         path = file_of(data_folder(root, "summe", WHERE), "summe")
         videos = {
@@ -100,10 +105,10 @@ class SumMe(Dataset):
 
 
 def class_of(name: str) -> str:
-    """Return a video's class.
+    """Return the class of a video of SumMe.
 
     Raises:
-        DataError: SumMe has no such video.
+        DataError: SumMe has no video of this name.
     """
     # Copies of the file write names with underscores or with spaces.
     plain = name.lower().replace("_", " ").strip()

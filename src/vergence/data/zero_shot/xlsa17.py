@@ -1,4 +1,4 @@
-"""Features of images of seen and unseen classes, in the layout that zero-shot work shares.
+"""Features of images of seen and unseen classes: the data sets usual in zero-shot learning.
 
 Layout of `root`, one folder per set (AWA1, AWA2, APY, ...): `res101.mat` with `features`
 `[2048, n]` and `labels` `[n, 1]` from 1, and `att_splits.mat` (`vergence.data.zero_shot.splits`).
@@ -36,14 +36,17 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class Xlsa17(OwnerOptions, Dataset):
-    """ResNet-101 features of images, some of unseen classes; the options are `OwnerOptions`'.
+    """ResNet-101 features of images of seen and unseen classes.
 
-    Features are scaled to [0, 1] by the least and largest of trainval, for either teacher; test
-    features may lie outside.
+    The options are those of `OwnerOptions`. Each feature is scaled so that its values on the images
+    of `trainval` span [0, 1], for either kind of teacher. Other images may have values outside [0,
+    1].
     """
 
     def load(self, root: str | None = None) -> Federation:
-        """Read, verify and scale: `x` float32 `[n, 2048]`, `y` int64 `[n]`.
+        """Read and verify the features, and scale them.
+
+        Columns of the samples: `x` float32 `[n, 2048]`, and `y` int64 `[n]`, the class.
 
         Raises:
             DataError: a file is missing or damaged, or labels and lists do not agree.
@@ -66,10 +69,11 @@ class Xlsa17(OwnerOptions, Dataset):
 
 
 def labelled(split: ClassSplits, y: np.ndarray) -> ClassNames:
-    """Return the classes, of which the labels of `test_unseen` say which are unseen.
+    """Return all classes, and which are unseen: those of the images in the list `test_unseen`.
 
     Raises:
-        DataError: labels of no class, too few of them, or a class on both sides.
+        DataError: a label is no class, the number of labels is wrong, or a class is both seen and
+            unseen.
     """
     if len(y) != split.images or y.min() < 0 or y.max() >= len(split.names):
         raise DataError(
@@ -90,7 +94,7 @@ def labelled(split: ClassSplits, y: np.ndarray) -> ClassNames:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare the lists with Table 5.1, and the features with the lists."""
+    """Compare lists with Table 5.1, and features with lists; return the lines of a check."""
     lines = check_counts(root)
     with lines.reading(FEATURES):
         split = read_split(root)

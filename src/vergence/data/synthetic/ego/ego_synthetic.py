@@ -1,6 +1,6 @@
 """Synthetic egocentric video with gaze: people who differ in what they see and how they look.
 
-Source: this project; FedCPF, GLC and recordings set the proportions.
+Source: this project. Numbers such as clip length and gaze spread follow FedCPF, GLC and recordings.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from vergence.data.synthetic.ego.scene import Lens, SyntheticScene, build_scene
 from vergence.errors import ConfigError
 
 VERSION = 1
-"""Counts changes of what the generator makes; part of the cache's key."""
+"""Version number of the generator, part of the cache's key; raise it with every change."""
 GLC_WINDOW = 64
-"""Frames that a GLC clip spans, however many of them are in a sample."""
+"""Number of frames that a clip of GLC spans, whatever number of them is in a sample."""
 FEWEST_CLIPS = 10
 
 
 @dataclass(frozen=True)
 class EgoClip:
-    """One recording: the scene, the gaze, and what is needed to draw any of its frames."""
+    """One generated clip: scene, gaze, and all that is needed to draw any of its frames."""
 
     person: SyntheticWearer
     lens: Lens
@@ -46,31 +46,32 @@ class EgoClip:
 
     @property
     def scored(self) -> NDArray:
-        """Frames with a usable gaze point (fixation or pursuit), bool `[frames]`."""
+        """Which frames have a usable gaze point (fixation or pursuit), bool `[frames]`."""
         return self.gaze.event == Event.FIXATION
 
     def draw(self, index: NDArray) -> NDArray:
-        """Return these frames, uint8 `[frames, size, size, 3]`."""
+        """Draw the frames with the numbers `index`, uint8 `[len(index), size, size, 3]`."""
         view = WearerView.of(self.gaze.head, index)
         return render(self.person.looks, self.lens, self.scene, view, self.rng, self.size)
 
 
 @dataclass(frozen=True)
 class EgoSynthetic(Dataset):
-    """Wearers at work on a counter, filmed from their heads, with gaze; clips of 5 seconds.
+    """Generated clips of 5 seconds from head cameras, with gaze; wearers work on a counter.
 
     Attributes:
-        people: number of people; who person i is does not depend on it.
-        preset: how people differ: not at all; in light and slightly in gaze; as recorded people
-            do; strongly.
+        people: number of people; person i is the same, whatever this number is.
+        preset: how people differ. "iid": not at all. "mild": in light and slightly in gaze.
+            "default": as recorded people do. "strong": more than recorded people.
         clips: mean number of clips per person; nobody has fewer than 10.
-        seconds: length of a clip.
+        seconds: length of a clip in seconds.
         fps: frames per second.
         size: width and height of a frame in pixels, even.
-        window: frames per sample.
-        windows: samples taken from each clip, at interleaved frames.
-        span: a sample's frames spread over the whole clip, or over 64 frames as in GLC.
-        shares: parts of a person's clips for training, validation and test, in order.
+        window: number of frames in a sample.
+        windows: number of samples from each clip; their frames are interleaved.
+        span: "clip": a sample's frames spread over the whole clip. "glc": over 64 frames, as in
+            GLC.
+        shares: fractions of a person's clips for training, validation and test, in order of time.
         seed: seed of all random numbers.
     """
 
@@ -101,15 +102,16 @@ class EgoSynthetic(Dataset):
 
     @property
     def frame_step_s(self) -> float | None:
-        """Mean seconds between the frames of a sample: its span divided by `window`."""
+        """Mean seconds between neighbouring frames of a sample: its span divided by `window`."""
         frames = GLC_WINDOW if self.span == "glc" else round(self.seconds * self.fps)
         return frames / self.fps / self.window
 
     def load(self, root: str | None = None) -> Federation:
-        """Generate (or take from the cache) everybody's clips; needs no files.
+        """Generate everybody's clips, or take them from the cache; needs no files.
 
-        Columns: `frame_ids` int64 `[n, window]`, `points` float32 `[n, window, 1, 2]` (NaN where
-        not scored), `scene` int64 `[n]`, always -1. Bank: `frames` uint8 `[frames, size, size, 3]`.
+        Columns of the samples: `frame_ids` int64 `[n, window]`, row numbers in the shared array
+        `frames` uint8 `[frames, size, size, 3]`; `points` float32 `[n, window, 1, 2]`, gaze (x, y)
+        as fractions of the frame, NaN without a usable point; `scene` int64 `[n]`, always -1.
 
         Raises:
             DataError: a person has too few clips for the shares.
@@ -129,12 +131,12 @@ class EgoSynthetic(Dataset):
         )
 
     def clip_count(self, index: int) -> int:
-        """Number of clips that person `index` has."""
+        """Return the number of clips of person `index`."""
         quantity = person(self.seed, index, PRESETS[self.preset]).quantity
         return max(FEWEST_CLIPS, round(self.clips * quantity))
 
     def simulate(self, index: int, clip: int) -> EgoClip:
-        """Return clip number `clip` of person `index`, with its gaze, not yet drawn."""
+        """Return clip number `clip` of person `index`, with gaze; frames are not yet drawn."""
         who = person(self.seed, index, PRESETS[self.preset])
         rng = clip_stream(self.seed, index, clip)
         lens = Lens.of(who.looks)
@@ -149,7 +151,10 @@ class EgoSynthetic(Dataset):
         return recording.draw(np.arange(len(recording.gaze.event))), recording.gaze
 
     def _windows(self, frames: int) -> NDArray:
-        """Return the frame numbers of a clip's samples, `[windows, window]`."""
+        """Return the numbers of the frames in each sample of a clip, `[windows, window]`.
+
+        `frames` is the clip's number of frames.
+        """
         order = np.arange(self.windows)[:, None]
         step = np.arange(self.window)[None, :]
         if self.span == "glc":
@@ -159,7 +164,11 @@ class EgoSynthetic(Dataset):
         return ((step * self.windows + order) * frames + frames // 2) // total
 
     def _generate(self, index: int) -> Arrays:
-        """Return person `index`'s frames, `[clips, windows * window, ...]`, and gaze points."""
+        """Return `frames` and `points` of person `index`.
+
+        `frames` is uint8 `[clips, windows * window, size, size, 3]`. `points` is float32
+        `[clips, windows * window, 2]`.
+        """
         frames = round(self.seconds * self.fps)
         frame_numbers = self._windows(frames).ravel()
         pictures, points = [], []

@@ -1,8 +1,9 @@
-"""Gaze of a synthetic wearer: choice of targets, saccades, pursuit, head movement, tracker.
+"""Gaze of a synthetic wearer: choice of targets, saccades, pursuit, head movement, tracker noise.
 
 Used by `data.synthetic.ego.ego_synthetic`.
 
-Source: egovideo design note, 6.2, with the head-follow row of 6.3 that matches recorded people.
+Source: egovideo design note, 6.2. The head follows the eyes as in the row of 6.3 that matches
+recorded people.
 """
 
 from __future__ import annotations
@@ -20,54 +21,55 @@ from vergence.data.synthetic.ego.scene import WORK_AREA, Lens, SyntheticScene
 
 HEAD_TAU = 0.4
 SWAY_SD, SWAY_TAU = 0.003, 0.8
-"""Head drift per frame at 24 fps, in frame widths, and its time constant in seconds."""
+"""Standard deviation of head drift per frame at 24 fps, in frame widths; its time constant in s."""
 NEAR = 0.05
-"""A target nearer than this needs no saccade."""
+"""A target nearer than this many frame widths needs no saccade."""
 CATCH_UP = 0.08
-"""Pursuit that lags farther behind its target than this is mended by a saccade."""
+"""If the eye is farther behind a moving target than this many frame widths, a saccade follows."""
 PURSUIT_GAIN, PURSUIT_DELAY = 0.9, 0.08
 PURSUIT_SPEED = 0.1
-"""Frame widths per second above which following a target counts as pursuit."""
+"""Following a target that moves faster than this, in frame widths per second, counts as pursuit."""
 RAW_RATE = 120.0
 
 
 @dataclass(frozen=True)
 class ClipGaze:
-    """One clip's gaze, per frame, as the tracker reports it and as it truly was."""
+    """The gaze in one clip: per frame, as reported and as intended, and as raw samples."""
 
     head: NDArray
-    """Plane point at the frame centre, `[frames, 2]`."""
+    """Point of the scene's plane at the frame centre, `[frames, 2]`."""
     point: NDArray
-    """Reported gaze in the frame, `[frames, 2]`; NaN where untracked."""
+    """Reported gaze as fractions of the frame, `[frames, 2]`; NaN if untracked."""
     target: NDArray
-    """The point that the wearer means to look at, `[frames, 2]`, without any error."""
+    """The point at which the wearer means to look, as fractions of the frame, `[frames, 2]`."""
     event: NDArray
-    """`gaze_video.gaze.Event` per frame, int8; pursuit counts as fixation, as recorders do."""
+    """`gaze_video.gaze.Event` of each frame, int8; as in recordings, pursuit is FIXATION."""
     pursuit: NDArray
-    """Frames in which the eye follows something that moves, bool `[frames]`."""
+    """Whether the eye follows something that moves, bool `[frames]`."""
     raw: Gaze
-    """The tracker's samples at 120 Hz, in its own clock."""
+    """The tracker's samples at 120 Hz, on the tracker's clock."""
     clock_offset: float
     clock_drift: float
-    """tracker time = (1 + drift) * video time + offset, seconds."""
+    """The tracker's time is (1 + `clock_drift`) * video time + `clock_offset`, in seconds."""
 
 
 @dataclass(frozen=True)
 class Chances:
-    """The targets that a wearer may choose at one frame, with their probabilities."""
+    """The targets that a wearer may choose in one frame, with their probabilities."""
 
     probability: NDArray
-    """`[objects + 3]`: the objects, the hand, the rest point, exploration."""
+    """Probability of each target, `[objects + 3]`: objects, hand, rest point, exploration."""
     points: NDArray
-    """Frame coordinates, `[objects + 2, 2]`: the objects, the hand, the rest point."""
+    """Places of the targets in the frame, `[objects + 2, 2]`: objects, hand, rest point."""
 
 
 def chances(
     habits: Habits, lens: Lens, scene: SyntheticScene, head: NDArray, t: int, fps: float
 ) -> Chances:
-    """Return gaze targets and probabilities of a person with these habits at frame `t`.
+    """Return the gaze targets in frame `t`, and the probability that the wearer chooses each.
 
-    The policy samples from these, so no model can predict better.
+    `look` draws targets with these probabilities, so no model can predict targets better. `head` is
+    the point of the plane at the frame centre.
     """
     objects = lens.project(scene.objects[t] - head)
     liking = habits.preference[scene.kinds].copy()
@@ -80,7 +82,10 @@ def chances(
 
 
 def _hand_path(habits: Habits, scene: SyntheticScene, fps: float) -> NDArray:
-    """Return the contact point that the eyes reach ahead of the hand, `[frames, 2]`."""
+    """Return the place of the hand at which the eyes look ahead of time, `[frames, 2]`.
+
+    It is the contact point of the hand that acts, `habits.anticipation` seconds later.
+    """
     frames = len(scene.hands)
     ahead = np.minimum(np.arange(frames) + round(habits.anticipation * fps), frames - 1)
     side = 1 - scene.acting[ahead] if habits.other_hand else scene.acting[ahead]
@@ -90,7 +95,7 @@ def _hand_path(habits: Habits, scene: SyntheticScene, fps: float) -> NDArray:
 def look(
     habits: Habits, looks: Looks, lens: Lens, scene: SyntheticScene, rng: Generator, fps: float
 ) -> ClipGaze:
-    """Let the wearer watch the scene: eye and head move together, frame by frame."""
+    """Simulate how the wearer watches the scene, frame by frame, and return the gaze."""
     frames = len(scene.hands)
     sway = _sway(looks, rng, frames, fps)
     head = np.empty((frames, 2))
@@ -138,7 +143,10 @@ def look(
 
 
 def _sway(looks: Looks, rng: Generator, frames: int, fps: float) -> NDArray:
-    """Involuntary head movement: drift of Ornstein-Uhlenbeck velocity plus the bob of gait."""
+    """Return the path of involuntary head movement, `[frames, 2]`, in frame widths.
+
+    It is a drift with Ornstein-Uhlenbeck velocity, plus the bob of walking.
+    """
     # Drift per frame is given at 24 fps; other rates scale it, so that sway per second is alike.
     keep = np.exp(-1 / (SWAY_TAU * fps))
     kicks = rng.normal(0, SWAY_SD * 24 / fps * np.sqrt(1 - keep * keep), (frames, 2)).tolist()
@@ -163,7 +171,10 @@ def _choose(
     rng: Generator,
     fps: float,
 ) -> NDArray:
-    """Return the path of a new target on the plane, `[frames, 2]`."""
+    """Choose a new target in frame `t`, and return its path on the plane, `[frames, 2]`.
+
+    `hand` is the path of the hand, and `place` the point of the plane at the frame centre.
+    """
     options = chances(habits, lens, scene, place, t, fps)
     count = len(scene.kinds)
     pick = int(rng.choice(count + 3, p=options.probability))
@@ -179,7 +190,7 @@ def _choose(
 
 
 def _gap(lens: Lens, goal: NDArray, eye: NDArray) -> float:
-    """Return the distance in frame widths; the lens's distortion does not matter here."""
+    """Return the distance of two plane points in frame widths, without lens distortion."""
     x, y = (goal - eye).tolist()
     return math.hypot(x, y) / lens.scale
 
@@ -187,7 +198,10 @@ def _gap(lens: Lens, goal: NDArray, eye: NDArray) -> float:
 def _jump(
     lens: Lens, looks: Looks, goal: NDArray, eye: NDArray, fps: float
 ) -> tuple[int, NDArray, NDArray]:
-    """Return the saccade's length in frames (main sequence), the new base and the miss."""
+    """Return a saccade's length in frames, its new base on the plane, and the eye's offset from it.
+
+    The length follows the main sequence. It is 0 if the goal is nearer than `NEAR`.
+    """
     gap = _gap(lens, goal, eye)
     if gap <= NEAR:
         return 0, goal, eye - goal
@@ -199,7 +213,11 @@ def _jump(
 def _track(
     habits: Habits, rng: Generator, fps: float, true: NDArray, event: NDArray
 ) -> tuple[NDArray, NDArray]:
-    """Report gaze as an eye tracker does: noise, offset, blinks, dropouts, wild samples."""
+    """Return gaze and events of each frame as an eye tracker reports them.
+
+    The tracker adds noise, a constant offset, blinks, dropouts and outliers. `true` and `event` are
+    the true gaze and events.
+    """
     frames = len(true)
     point = true + habits.offset + rng.normal(0, 0.01, (frames, 2))
     wild = rng.random(frames) < 0.01
@@ -219,7 +237,7 @@ def _track(
 def _record(
     rng: Generator, fps: float, true: NDArray, point: NDArray, event: NDArray
 ) -> tuple[Gaze, float, float]:
-    """Return 120 Hz samples on the tracker's clock, and that clock's offset and drift."""
+    """Return samples at 120 Hz on the tracker's clock, and this clock's offset (s) and drift."""
     frames = len(true)
     offset, drift = float(rng.uniform(0, 0.030)), float(rng.uniform(-50e-6, 50e-6))
     times = np.arange(0, (frames - 1) / fps, 1 / RAW_RATE)

@@ -3,8 +3,8 @@
 Used by `data.synthetic.ego.ego_synthetic`, `data.synthetic.ego.gaze_behavior`,
 `data.synthetic.ego.rendering` and `data.synthetic.ego.scene`.
 
-Source: egovideo note 6.1, 6.2 and the presets of 6.4 (published numbers of EGTEA and GTEA Gaze+ and
-the recordings of its section 4 fix the spreads).
+Source: egovideo note 6.1, 6.2 and the presets of 6.4. The spreads over people follow published
+numbers of EGTEA and GTEA Gaze+, and the recordings of the note's section 4.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ _SHARED, _PERSON, _CLIP = 0, 1, 2
 
 @dataclass(frozen=True)
 class Looks:
-    """Appearance of a wearer's frames, P(x): room, light, camera and hands."""
+    """Appearance of a wearer's frames: room, light, camera and hands. It determines P(x)."""
 
     palette: NDArray
-    """Wall, counter and floor colour, `[3, 3]` RGB in [0, 1]."""
+    """Colours of wall, counter and floor, `[3, 3]` RGB in [0, 1]."""
     grain: NDArray
     """Strength of wall tiles, wood grain and value noise, `[3]`."""
     classes: NDArray
-    """How often each object class lies in the scene, `[8]`."""
+    """Frequency of each object class in the scene, `[8]`."""
     skin: NDArray
     sleeve: NDArray
     left_handed: bool
     exposure: float
     warmth: float
-    """Red gain minus 1, and 1 minus blue gain."""
+    """The gain of red is 1 plus this, the gain of blue 1 minus this."""
     gamma: float
     field_of_view: float
-    """Degrees; 90 shows the scene at its own size."""
+    """Field of view in degrees; with 90, the frame is one unit of the scene's plane wide."""
     lens: float
-    """Radial coefficient of the division model at the frame corner."""
+    """Radial coefficient of the lens's division model, at the frame corner."""
     vignette: float
     roll: float
     noise: float
     jpeg: int
     bob: float
-    """Vertical sway at 1.8 Hz, in frame widths."""
+    """Amplitude of vertical head movement at 1.8 Hz (walking), in frame widths."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """Gaze habits of a wearer, P(y) and P(y|x)."""
+    """Gaze habits of a wearer. They determine P(y) and P(y|x)."""
 
     rest: NDArray
-    """Personal rest point, x and y in the frame."""
+    """The point in the frame where this wearer's gaze rests, x and y."""
     spread: NDArray
     weights: NDArray
-    """Probability of each of `TARGETS`, `[4]`."""
+    """Probability of each kind of target in `TARGETS`, `[4]`."""
     preference: NDArray
-    """Liking of each object class, `[8]`."""
+    """Preference for each object class, `[8]`; larger is preferred."""
     anticipation: float
     """Seconds by which gaze leads the hand."""
     fixation: float
@@ -73,12 +73,12 @@ class Habits:
     offset: NDArray
     """Constant error of the eye tracker (kappa residue), x and y."""
     other_hand: bool = False
-    """Looks at the hand that is not acting."""
+    """Whether the wearer looks at the hand that is not acting."""
 
 
 @dataclass(frozen=True)
 class SyntheticWearer:
-    """One wearer: looks, habits, and how many clips there are compared with the mean."""
+    """One wearer: looks, habits, and number of clips relative to the mean."""
 
     looks: Looks
     habits: Habits
@@ -87,19 +87,21 @@ class SyntheticWearer:
 
 @dataclass(frozen=True)
 class Preset:
-    """Traits that are a person's own, and the spread over people (egovideo design note, 6.4)."""
+    """Which traits differ between people, and how much (egovideo design note, 6.4)."""
 
     looks: Literal["shared", "light", "all"]
     rest_sd: float
     preference: float | None
-    """Dirichlet concentration of the class preferences; None: one draw for everybody."""
+    """Dirichlet concentration of class preferences; None: everybody has the same preferences."""
     anticipation: tuple[float, float]
     own_gaze: bool
-    """Target weights, spread, fixation duration, head gain and tracker offset are personal;
-    otherwise everybody has the population's mean."""
+    """Whether five gaze traits are drawn for each person; else everybody has the mean.
+
+    These are target weights, spread, fixation duration, head gain and tracker offset.
+    """
     quantity_sd: float = 0.0
     groups: int = 1
-    """Number of disjoint sets of object classes, dealt in turn."""
+    """Number of disjoint sets of object classes; people get the sets in turn."""
     opposite_hands: bool = False
 
 
@@ -111,16 +113,16 @@ PRESETS = {
         "all", 0.09, 0.2, (0.0, 0.4), own_gaze=True, quantity_sd=0.8, groups=4, opposite_hands=True
     ),
 }
-"""Name -> preset."""
+"""Name of a preset -> the preset."""
 
 
 def clip_stream(seed: int, index: int, clip: int) -> Generator:
-    """Return the random stream of one clip of person `index`."""
+    """Return the random generator for one clip of person `index`."""
     return np.random.default_rng([seed, _CLIP, index, clip])
 
 
 def person(seed: int, index: int, preset: Preset) -> SyntheticWearer:
-    """Return wearer `index`; who that is does not depend on how many others there are."""
+    """Return wearer `index`, who is the same whatever the number of wearers is."""
     # Streams are keyed by the person, so that a person does not depend on how many there are.
     own_rng = np.random.default_rng([seed, _PERSON, index])
     common_rng = np.random.default_rng([seed, _SHARED])
@@ -164,10 +166,10 @@ def _looks(rng: Generator) -> Looks:
 
 
 def _habits(own: Generator, common: Generator, preset: Preset, index: int) -> Habits:
-    """Draw a person's habits.
+    """Draw a person's habits at random.
 
-    Own gaze traits are drawn even where a preset replaces them by the mean, so that this does not
-    change later draws.
+    Gaze traits are drawn even if the preset replaces them by the mean. So later random numbers are
+    the same in all presets.
     """
     rest = np.array(CENTRE) + own.normal(0, 1, 2) * preset.rest_sd
     gaze = {
@@ -198,7 +200,7 @@ def _habits(own: Generator, common: Generator, preset: Preset, index: int) -> Ha
 
 
 def _quantity(rng: Generator, sd: float) -> float:
-    """Log-normal with mean 1, held within a range of 20:1."""
+    """Return a log-normal number with mean 1, clipped to a range of 20:1."""
     # Minus half the variance makes the mean of a log-normal number 1.
     factor = np.exp(rng.normal() * sd - sd * sd / 2)
     return float(np.clip(factor, 20**-0.5, 20**0.5))

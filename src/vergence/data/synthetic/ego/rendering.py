@@ -1,7 +1,7 @@
-"""Pixels of synthetic egocentric frames: room, objects, hands, lens and sensor, many at a time.
+"""Pixels of synthetic egocentric frames: room, objects, hands, lens and sensor, in batches.
 
 Frames are rasterised at 1.5 times their size as `[3, frames, height, width]` float32 and averaged
-down. Objects and hands are looked up in small templates, so no loop runs over pixels.
+down. Pixels of objects and hands are looked up in small templates, so no loop runs over pixels.
 Used by `data.synthetic.ego.ego_synthetic`.
 
 Source: egovideo design note, 6.1.
@@ -22,32 +22,32 @@ from vergence.data.synthetic.ego.people import CLASSES, Looks
 from vergence.data.synthetic.ego.scene import Lens, SyntheticScene
 
 BATCH = 32
-"""Frames rasterised together; more of them would leave the processor's cache."""
+"""Number of frames rasterised together; more frames would not fit into the processor's cache."""
 SPRITE = 64
 TEXELS = 96
-"""Wall texture resolution per frame width."""
+"""Pixels of the room's texture per frame width."""
 ARM, HALF_ARM = 0.8, 0.2
-"""Length and half width of the hand template, in frame widths."""
+"""Length and half width of the template of hand and forearm, in frame widths."""
 TIP = 4
-"""Row of the template where the contact point lies."""
+"""Row of this template at which the hand touches things."""
 
 
 @dataclass(frozen=True)
 class WearerView:
     """Frames to draw.
 
-    `index` has their numbers in the scene, and `head` the point of the scene's plane at the centre
-    of each frame.
+    `index` holds the frames' numbers in the scene, and `head` the point of the scene's plane at
+    each frame's centre.
     """
 
     index: NDArray
     head: NDArray
     blur: NDArray
-    """Shift of the picture during each frame, in frame widths, `[frames, 2]`."""
+    """Movement of the picture during each frame's exposure, in frame widths, `[frames, 2]`."""
 
     @staticmethod
     def of(head: NDArray, index: NDArray) -> WearerView:
-        """Return the view of these frames along the head's path, `[frames, 2]`."""
+        """Return the frames with the numbers `index`; `head` is the head's path, `[frames, 2]`."""
         before = head[np.maximum(index - 1, 0)]
         return WearerView(index, head[index], np.abs(head[index] - before))
 
@@ -55,7 +55,7 @@ class WearerView:
 def render(
     looks: Looks, lens: Lens, scene: SyntheticScene, view: WearerView, rng: Generator, size: int
 ) -> NDArray:
-    """Return frames as uint8 `[frames, size, size, 3]`; `size` is even."""
+    """Draw the frames of a view, uint8 `[frames, size, size, 3]`; `size` must be even."""
     room = _room(looks, rng)
     exposure = looks.exposure * np.exp(rng.normal(0, 0.08))
     frames = len(view.index)
@@ -72,7 +72,7 @@ def render(
 def _draw(
     looks: Looks, lens: Lens, scene: SyntheticScene, view: WearerView, room: NDArray, size: int
 ) -> NDArray:
-    """Draw the background, objects in order of depth, and hands, `[3, frames, size, size]`."""
+    """Draw background, objects (in order of depth) and hands; return `[3, frames, size, size]`."""
     largest = scene.sizes.max() / lens.scale * (1 + max(-lens.radial, 0)) * 1.15
     patch = int(np.ceil(largest * size)) + 2
     # Objects may lie half outside: the canvas has a margin as wide as the largest of them.
@@ -120,11 +120,11 @@ def _paste(
     Args:
         canvas: `[3, frames, height, width]`, drawn on in place.
         scene: the objects.
-        plane: place of each pixel on the image plane.
+        plane: point of the scene's plane, relative to the head, for each pixel.
         item: number of the object.
-        offset: its place as seen from the head, for each frame.
+        offset: the object's centre relative to the head, for each frame.
         corner: upper left corner of the window, for each frame.
-        patch: width and height of the window.
+        patch: width and height of the window in pixels.
     """
     frames, height, width = canvas.shape[1:]
     corner = np.clip(corner, 0, height - patch)
@@ -156,7 +156,7 @@ def _reach(
     plane: NDArray,
     hand: int,
 ) -> None:
-    """Draw one hand and its forearm, which enters through the lower edge."""
+    """Draw one hand and its forearm into every frame; the forearm comes from the lower edge."""
     tip = (scene.hands[view.index, hand] - view.head).astype(np.float32)
     elbow = lens.unproject(np.array([0.5 + (0.34 if hand else -0.34), 1.45]))
     along = elbow.astype(np.float32) - tip
@@ -181,7 +181,10 @@ def _reach(
 
 @lru_cache(maxsize=1)
 def _sprites() -> NDArray:
-    """Return the class shapes, `[8, 3, SPRITE, SPRITE]`: alpha, second colour's share, shade."""
+    """Return a template for each object class, `[8, 3, SPRITE, SPRITE]`.
+
+    Its three channels are opacity, fraction of the object's second colour, and shade.
+    """
     y, x = (np.mgrid[0:SPRITE, 0:SPRITE] + 0.5) / SPRITE * 1.15 - 0.575
     radius = np.hypot(x, y)
 
@@ -223,7 +226,10 @@ def _sprites() -> NDArray:
 
 @lru_cache(maxsize=1)
 def _arm() -> NDArray:
-    """Return hand and forearm, `[3, length, SPRITE]`: alpha, sleeve's share, shade."""
+    """Return the template of hand and forearm, `[3, length, SPRITE]`.
+
+    Its three channels are opacity, fraction of the sleeve's colour, and shade.
+    """
     length = int(ARM / (2 * HALF_ARM) * SPRITE)
     u = ((np.arange(length) - TIP + 0.5) / SPRITE * 2 * HALF_ARM)[:, None]
     v = ((np.arange(SPRITE) + 0.5) / SPRITE * 2 * HALF_ARM - HALF_ARM)[None, :]
@@ -250,7 +256,7 @@ def _arm() -> NDArray:
 
 
 def _soft(distance: NDArray, width: float) -> NDArray:
-    """Return 1 inside (negative distance), 0 outside, with a ramp of this half width."""
+    """Return 1 inside a shape (negative distance) and 0 outside, with a ramp of this half width."""
     return np.clip(0.5 - distance / (2 * width), 0, 1)
 
 
@@ -287,7 +293,7 @@ def _noise(rng: Generator, cells: int, side: int) -> NDArray:
 
 
 def _shrink(picture: NDArray) -> NDArray:
-    """Average 3 x 3 pixels into 2 x 2."""
+    """Return the picture averaged down: every 3 x 3 pixels become 2 x 2."""
     for axis in (2, 3):
         shape = picture.shape
         thirds = np.moveaxis(picture, axis, 0).reshape(-1, 3, *shape[:axis], *shape[axis + 1 :])
@@ -298,7 +304,10 @@ def _shrink(picture: NDArray) -> NDArray:
 
 
 def _motion_blur(picture: NDArray, shift: NDArray) -> NDArray:
-    """Blur with three taps that have the variance of a box as long as the shift in pixels."""
+    """Return the picture blurred along its movement, by three taps.
+
+    They have the variance of a box that is as long as the shift in pixels.
+    """
     for axis, pixels in ((3, shift[:, 0]), (2, shift[:, 1])):
         # A box of length s has variance s^2 / 12, two taps of weight w have 2 w: so w = s^2 / 24.
         side = np.minimum(pixels**2 / 24, 1 / 3).astype(np.float32)[None, :, None, None]
@@ -311,7 +320,11 @@ def _motion_blur(picture: NDArray, shift: NDArray) -> NDArray:
 def _ends(
     picture: NDArray, axis: int, start: int, stop: int | None, *, last: bool
 ) -> list[NDArray]:
-    """Return the picture without one edge row, and that row again on the other side."""
+    """Return two arrays that joined along `axis` are the picture, shifted by one pixel.
+
+    One array is rows `start` to `stop`. The other repeats the last row behind it, or the first row
+    before it.
+    """
     whole = [slice(None)] * picture.ndim
     whole[axis] = slice(start, stop)
     edge = [slice(None)] * picture.ndim
@@ -321,7 +334,10 @@ def _ends(
 
 
 def _expose(picture: NDArray, looks: Looks, exposure: float, rng: Generator) -> NDArray:
-    """Apply shading, gain, flicker, noise, gamma, 8 bits and JPEG: `[frames, size, size, 3]`."""
+    """Return frames as a camera stores them, uint8 `[frames, size, size, 3]`.
+
+    Shading, gain, flicker, noise, gamma, rounding to 8 bits and JPEG compression are applied.
+    """
     frames, size = picture.shape[1:3]
     axis = (np.arange(size, dtype=np.float32) + 0.5) / size - 0.5
     radius2 = (axis[:, None] ** 2 + axis[None, :] ** 2) * 2

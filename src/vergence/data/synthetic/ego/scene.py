@@ -1,7 +1,8 @@
-"""The scene of one synthetic clip: objects on a counter, two hands at work, and the camera's lens.
+"""The scene of one synthetic clip: objects on a counter, two working hands, and the camera's lens.
 
-Positions are in frame widths on a plane; the frame shows [0, 1] x [0, 1] of it while the head is
-at its starting place and the lens is a 90 degree one without distortion. Source: egovideo note 6.1.
+The scene is a plane, with positions in frame widths. With the head at its starting place, and a
+lens of 90 degrees without distortion, the frame shows [0, 1] x [0, 1] of the plane. Source:
+egovideo note 6.1.
 
 Used by `data.synthetic.ego.ego_synthetic`, `data.synthetic.ego.gaze_behavior` and
 `data.synthetic.ego.rendering`.
@@ -19,37 +20,37 @@ from numpy.typing import NDArray
 from vergence.data.synthetic.ego.people import Looks
 
 RATE_OF_CHANGE = 0.4
-"""Changes of the active object per second."""
+"""Mean number of times per second that the hands change to another object."""
 RATE_OF_DISTRACTION = 0.15
 WORK_AREA, WORK_SPREAD = (0.50, 0.56), (0.115, 0.10)
-"""Where objects lie; the spread is fitted so that gaze spreads as in recorded people."""
+"""Mean and standard deviation of objects' places; the latter makes gaze spread as in recordings."""
 CORNER = math.sqrt(0.5)
 """Distance of a frame corner from the frame centre, in frame widths."""
 
 
 @dataclass(frozen=True)
 class SyntheticScene:
-    """Objects and hands before the wearer during `frames` frames, in plane coordinates."""
+    """Objects and hands in front of the wearer in every frame, in plane coordinates."""
 
     kinds: NDArray
-    """Object classes, int `[objects]`."""
+    """Class number of each object, int `[objects]`."""
     sizes: NDArray
     angles: NDArray
     colours: NDArray
-    """Two colours of each object, `[objects, 2, 3]`."""
+    """Two RGB colours of each object, `[objects, 2, 3]`."""
     objects: NDArray
     """Object centres, `[frames, objects, 2]`."""
     hands: NDArray
     """Contact points of the left and right hand, `[frames, 2, 2]`."""
     active: NDArray
-    """The object acted on, int `[frames]`."""
+    """Number of the object that the hands work on, int `[frames]`."""
     acting: NDArray
-    """The hand that acts, int `[frames]`: 0 left, 1 right."""
+    """The hand that works, int `[frames]`: 0 left, 1 right."""
 
 
 @dataclass(frozen=True)
 class Lens:
-    """Projection of the plane into the frame: scale, roll, radial distortion (division model)."""
+    """Projection of the plane into the frame: scale, roll, radial distortion by division."""
 
     scale: float
     roll: float
@@ -57,11 +58,11 @@ class Lens:
 
     @staticmethod
     def of(looks: Looks) -> Lens:
-        """Return this wearer's lens."""
+        """Return the lens of a wearer with these looks."""
         return Lens(looks.field_of_view / 90, looks.roll, looks.lens)
 
     def unproject(self, points: NDArray) -> NDArray:
-        """Points on the plane, relative to the head, of frame points `[..., 2]`."""
+        """Return the plane points, relative to the head, at frame points `[..., 2]`."""
         centred = points - 0.5
         radius2 = (centred**2).sum(-1, keepdims=True) / CORNER**2
         plane = self.scale * centred / (1 + self.radial * radius2)
@@ -70,7 +71,7 @@ class Lens:
         return np.stack([cos * x - sin * y, sin * x + cos * y], -1)
 
     def project(self, points: NDArray) -> NDArray:
-        """Points in the frame of plane points `[..., 2]`, which are relative to the head."""
+        """Return the frame points where plane points `[..., 2]`, relative to the head, are seen."""
         cos, sin = math.cos(self.roll), math.sin(self.roll)
         x, y = points[..., 0] / self.scale, points[..., 1] / self.scale
         centred = np.stack([cos * x + sin * y, cos * y - sin * x], -1)
@@ -81,7 +82,7 @@ class Lens:
 
 
 def build_scene(looks: Looks, rng: Generator, frames: int, fps: float) -> SyntheticScene:
-    """Lay out 5-9 objects and let the hands work on them for `frames` frames."""
+    """Return a random scene: 5 to 9 objects, on which the hands work for `frames` frames."""
     count = int(rng.integers(5, 10))
     start = _places(rng, count)
     objects = np.repeat(start[None], frames, 0)
@@ -114,7 +115,10 @@ def _idle_hands() -> NDArray:
 
 
 def _places(rng: Generator, count: int) -> NDArray:
-    """Best of eight places in the work area for each object: the one farthest from the others."""
+    """Return a place in the work area for each of `count` objects, `[count, 2]`.
+
+    Each is the one of eight random places that is farthest from the objects placed before.
+    """
     placed = np.empty((0, 2))
     for _ in range(count):
         tried = np.clip(rng.normal(WORK_AREA, WORK_SPREAD, (8, 2)), (0.02, 0.15), (0.98, 0.95))
@@ -126,7 +130,10 @@ def _places(rng: Generator, count: int) -> NDArray:
 
 
 def _glide(path: NDArray, start: int, stop: int, goal: NDArray) -> None:
-    """Move along `path` `[frames, 2]` to `goal` with minimum jerk, and stay there."""
+    """Change `path` `[frames, 2]` in place: move to `goal` with minimum jerk, and stay there.
+
+    The movement begins in frame `start` and ends in frame `stop`.
+    """
     if start >= len(path):
         return
     s = np.linspace(0, 1, max(stop - start, 1) + 1)[:, None]
@@ -144,7 +151,10 @@ def _act(
     active: NDArray,
     acting: NDArray,
 ) -> None:
-    """Reach for one object after the other; carry it 60 % of the time."""
+    """Let the hands reach for one object after another, and carry an object 60 % of the time.
+
+    `objects`, `hands`, `active` and `acting` are changed in place.
+    """
     frames, count = len(objects), objects.shape[1]
     dominant = 0 if looks.left_handed else 1
     now, item, hand = 0, int(rng.integers(count)), dominant
@@ -169,7 +179,10 @@ def _act(
 
 
 def _distract(rng: Generator, fps: float, objects: NDArray, active: NDArray) -> None:
-    """Let something that nobody touches move by itself now and then."""
+    """Now and then, let an object that the hands do not use move by itself.
+
+    `objects` is changed in place.
+    """
     frames, count = len(objects), objects.shape[1]
     for now in np.flatnonzero(rng.random(frames) < RATE_OF_DISTRACTION / fps):
         # An object that the hands use must stay where they reach for it.

@@ -1,4 +1,4 @@
-"""Synthetic glances: both eyes of a head at one moment in one row, as a camera sees them."""
+"""Synthetic glances: a sample is both eyes of a head at one moment, as a camera sees them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import ConfigError
 
 AS_SEEN = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
-"""Signs of (pitch, yaw) of the left eye and of the right one, whose mirror image was drawn."""
+"""Signs of (pitch, yaw) of left and right eyes: right eyes are drawn as mirror images."""
 
 
 @dataclass(frozen=True)
 class EyeGlances(EyeSynthetic):
-    """The people and pictures of `eye_synthetic`, with its options; a row is a glance.
+    """The people and pictures of `eye_synthetic`, with its options; a sample is a glance.
 
-    Right eyes are not mirrored: both eyes of a glance look into the same direction of the picture,
-    which is what a swap of their gaze codes needs.
+    A glance is both eyes of a head at one moment. Right eyes are not mirrored, so both eyes look in
+    the same direction of the picture. Methods that swap the gaze codes of the two eyes need this.
 
-    Source: eyeimages design note, section 2, fault 5, and section 5.3.
+    Source: eyeimages design note, section 2, item "fault 5", and section 5.3.
     """
 
     def __post_init__(self) -> None:
@@ -35,10 +35,11 @@ class EyeGlances(EyeSynthetic):
             )
 
     def load(self, root: str | None = None) -> Federation:
-        """Generate (or take from the cache) everybody's glances; needs no files.
+        """Generate everybody's glances, or take them from the cache; needs no files.
 
-        Columns: `eyes` uint8 `[n, 2, 1, H, W]`, left eye first, histogram equalised; `gaze` and
-        `pose` float32 `[n, 2, 2]`, (pitch, yaw) in radians per eye; `day` int64 `[n]`.
+        Columns of the samples: `eyes` uint8 `[n, 2, 1, H, W]`, left eye first, histogram equalised;
+        `gaze` and `pose` float32 `[n, 2, 2]`, (pitch, yaw) in radians of each eye; `day` int64
+        `[n]`.
 
         Raises:
             DataError: a person has too few days for the shares.
@@ -53,7 +54,7 @@ class EyeGlances(EyeSynthetic):
 
 
 def _glances(patches: Samples) -> Samples:
-    """Join the patches two by two: the generator lets both eyes of a glance follow each other."""
+    """Join patches into glances; the two eyes of a glance are consecutive patches."""
     columns = patches.columns
     image = columns["image"].unflatten(0, (-1, 2))
     return Samples(

@@ -2,7 +2,7 @@
 
 Used by `data.eye_images.gaze_zones` and `data.synthetic.eyes.eye_glances`.
 
-Source: this project; a parametric generator, matched to LeNet errors on MPIIGaze.
+Source: this project. The parameters are chosen so that LeNet's errors are as large as on MPIIGaze.
 """
 
 from __future__ import annotations
@@ -26,37 +26,43 @@ from vergence.data.synthetic.eyes.rendering import render
 from vergence.errors import ConfigError
 
 VERSION = 1
-"""Counts changes of what the generator makes; part of the cache's key."""
+"""Version number of the generator, part of the cache's key; raise it with every change."""
 FEWEST, MOST = 40, 35_000
 CROPS = {"36x60": (slice(0, 36), slice(0, 60)), "9x15": (slice(13, 22), slice(22, 37))}
 
 
 @dataclass(frozen=True)
 class EyeSynthetic(Dataset):
-    """Eye patches of people before a screen, with the gaze angle and the head pose.
+    """Eye patches of people in front of a screen, with gaze angles and head pose.
 
     Attributes:
-        people: number of people; who person i is does not depend on it.
-        samples: patches per person; with both eyes, half as many glances.
-        days: fewest and most recording days of a person, each with its own light and camera.
-        eyes: both eyes of a head, right ones mirrored with their yaw, or left eyes only.
-        size: whole patches, or the 9x15 centre crops that exist of MPIIGaze.
-        nuisance: factor of all disturbances of single pictures; 1.8 meets the errors on MPIIGaze.
-        strength: factor of all differences between people; 0 gives everybody the same
-            distribution (IID), and lets no day differ from another. The next seven say which
-            differences there are; docs/how-to/skew.md says which skew each of them makes.
-        appearance: factor of the differences in looks, in posture and in who wears glasses.
-        crop: factor of the differences in where the patch cuts the eye out.
-        kappa: factor of the differences in kappa and in the error of the label frame: the same
-            picture has another label.
-        device: share of the variance of light, exposure and blur that is fixed for a person.
-        light: share of the variance of light, camera and crop error that is fixed for a person's
-            day.
-        label_range: 0, everybody looks all over the screen; 1, each person only at a part of it.
-        quantity: spread (standard deviation of the logarithm) of the number of patches.
-        counts: number of patches of each person, instead of `samples` and `quantity`.
-        glasses: share of people who wear them.
-        shares: parts of a person's days for training, validation and test, in order.
+        people: number of people; person i is the same, whatever this number is.
+        samples: number of patches per person; with both eyes, two patches are a glance.
+        days: fewest and most recording days of a person; light and camera differ between days.
+        eyes: "both": both eyes of a head; right eyes are mirrored and their yaws negated. "left":
+            only left eyes.
+        size: "36x60": whole patches. "9x15": centre crops, as in `mpiigaze_crops`.
+        nuisance: factor of all disturbances of single pictures; with 1.8, LeNet's errors are as
+            large as on MPIIGaze.
+        strength: factor of all differences between people and between days. 0: all people and days
+            have the same distribution (IID). The next seven options set single differences;
+            docs/how-to/skew.md describes the skew that each makes.
+        appearance: factor of the differences in looks and posture, and of the fraction with
+            glasses.
+        crop: factor of the differences in where the eye lies in the patch.
+        kappa: factor of the differences in the angle kappa, between visual and optical axis, and in
+            the labels' frame of reference. With these, the same picture has different labels for
+            different people.
+        device: fraction of the variance of light, exposure and blur that is constant for a person.
+        light: fraction of the variance of light, camera and crop error that is constant for a
+            person's day.
+        label_range: how small a part of the screen each person looks at. 0: the whole screen; 1: a
+            part with 30 % of its width and height, if `strength` is 1 or more.
+        quantity: standard deviation, over people, of the logarithm of the number of patches.
+        counts: number of patches of each person, one after another; replaces `samples` and
+            `quantity`.
+        glasses: fraction of people who wear glasses.
+        shares: fractions of a person's days for training, validation and test, in order of time.
         seed: seed of all random numbers.
     """
 
@@ -94,10 +100,11 @@ class EyeSynthetic(Dataset):
             )
 
     def load(self, root: str | None = None) -> Federation:
-        """Generate (or take from the cache) everybody's patches; needs no files.
+        """Generate everybody's patches, or take them from the cache; needs no files.
 
-        Columns: `image` uint8 `[n, 1, H, W]`, histogram equalised, `gaze` and `pose` float32
-        `[n, 2]` (pitch, yaw) in radians.
+        Columns of the samples: `image` uint8 `[n, 1, H, W]`, histogram equalised; `gaze` and `pose`
+        float32 `[n, 2]`, (pitch, yaw) in radians; `day`, `side` (0 left, 1 right) and `glasses` (0
+        or 1) int64 `[n]`.
 
         Raises:
             DataError: a person has too few days for the shares.
@@ -119,8 +126,9 @@ class EyeSynthetic(Dataset):
     def person(self, index: int) -> Arrays:
         """Return all arrays of person `index`, in order of time.
 
-        `image` uint8 `[n, 36, 60]`; `gaze`, `pose` and the `kappa` that calibration has to find
-        (with the label frame's error) float32 `[n, 2]`; `day`, `side` (0 left, 1 right) int64.
+        `image` is uint8 `[n, 36, 60]`. `gaze`, `pose` and `kappa` are float32 `[n, 2]`, (pitch,
+        yaw) in radians. Here `kappa` is the offset that a calibration has to find: the angle kappa
+        plus the error of the label frame. `day` and `side` (0 left, 1 right) are int64 `[n]`.
         """
         # Only what the pictures depend on is in the key: other people and shares are not.
         key = {
@@ -135,7 +143,7 @@ class EyeSynthetic(Dataset):
         return cached("eye_synthetic", key, lambda: self._generate(index))
 
     def count(self, index: int) -> int:
-        """Return the number of patches of person `index`, which is even with both eyes."""
+        """Return the number of patches of person `index`; with both eyes it is even."""
         if self.counts:
             wanted = self.counts[index]
         else:
@@ -148,7 +156,7 @@ class EyeSynthetic(Dataset):
         return wanted // 2 * 2 if self.eyes == "both" else wanted
 
     def glances(self, index: int) -> GlanceBatch:
-        """Return person `index`'s glances with all that a picture is made of, not yet drawn."""
+        """Return person `index`'s labels, and the parameters of pictures that are not yet drawn."""
         return self._glances(index)[0]
 
     def _variety(self) -> Variety:

@@ -1,8 +1,9 @@
-"""Synthetic people before a screen: what their eyes look like, and each glance of each day.
+"""Synthetic people in front of a screen: looks of their eyes, and their glances on each day.
 
 Used by `data.synthetic.eyes.eye_synthetic`.
 
-Source: eyeimages note 5.1 (distributions) and 5.3 (days, both eyes from one head, heterogeneity).
+Source: eyeimages design note, 5.1 (distributions) and 5.3 (days, both eyes of one head,
+heterogeneity).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from vergence.data.synthetic.eyes.rendering import Eyes, vector
 
 CAMERA_MM = 600.0
 PITCH_DEG, YAW_DEG = (-17.0, 0.0), (-15.0, 15.0)
-"""Where the screen lies for everybody; glances scatter by 1.2 and 1.5 degrees around it."""
+"""Range of pitch and of yaw of the screen for everybody; noise of 1.2 and 1.5 degrees is added."""
 IRIS_LIGHT, IRIS_SHARE = (0.13, 0.22, 0.38, 0.5), (0.45, 0.25, 0.2, 0.1)
 LEFT, RIGHT = 0, 1
 
@@ -28,7 +29,7 @@ _PERSON, _GLANCES, _DEVICE = 1, 2, 3
 
 @dataclass(frozen=True)
 class Variety:
-    """Differences between people, days and single pictures; see the options of the data set."""
+    """How people, days and single pictures differ; see the options of `EyeSynthetic`."""
 
     strength: float
     nuisance: float
@@ -42,12 +43,12 @@ class Variety:
 
     @property
     def day_share(self) -> float:
-        """Share of the variance of light and camera that belongs to the person's day."""
+        """Fraction of the variance of light and camera that is constant for a person's day."""
         return self.light * min(self.strength, 1.0)
 
     @property
     def device_share(self) -> float:
-        """Share of the variance of light, exposure and blur that belongs to the person."""
+        """Fraction of the variance of light, exposure and blur that is constant for a person."""
         return self.device * min(self.strength, 1.0)
 
 
@@ -55,7 +56,7 @@ class Variety:
 class Identity:
     """One person; lengths in mm, angles in radians.
 
-    `traits` has a value for each of some fields of `Eyes`, by the field's name.
+    `traits` maps names of fields of `Eyes` to this person's values.
     """
 
     traits: dict[str, float]
@@ -64,9 +65,9 @@ class Identity:
     lower: float
     kappa: NDArray
     bias: NDArray
-    """Error of the label frame of the left and the right eye, `[2, 2]`."""
+    """Error of the label frame, (pitch, yaw) of the left and the right eye, `[2, 2]`."""
     freckles: NDArray
-    """Skin of the left and the right side, `[2, 10, 16]`."""
+    """Skin texture of the left and the right side, `[2, 10, 16]`."""
     glasses: bool
     head: NDArray
     head_spread: NDArray
@@ -74,26 +75,29 @@ class Identity:
     range_centre: NDArray
     days: int
     quantity: float
-    """Standard normal score of how much data the person has."""
+    """Standard normal number that decides how much data the person has."""
     device: NDArray
-    """Standard normal scores of the six light and camera values, and of the blur, `[7]`."""
+    """Standard normal numbers for six values of light and camera, and for blur, `[7]`."""
 
 
 @dataclass(frozen=True)
 class GlanceBatch:
-    """Labelled patches of one person in order of time; right eyes are mirrored to left ones."""
+    """Labelled patches of one person in order of time, not yet drawn; right eyes are mirrored."""
 
     eyes: Eyes
     gaze: NDArray
-    """Annotated gaze (pitch, yaw) float32 `[patches, 2]`."""
+    """Gaze label (pitch, yaw) in radians, float32 `[patches, 2]`."""
     pose: NDArray
     day: NDArray
     side: NDArray
-    """`LEFT` or `RIGHT`, int `[patches]`."""
+    """Side of the eye, `LEFT` or `RIGHT`, int `[patches]`."""
 
 
 def identity(seed: int, index: int, variety: Variety, days: tuple[int, int]) -> Identity:
-    """Return person `index`, whoever else takes part; strength 0 makes everybody the mean."""
+    """Return person `index`, who is the same whatever the number of people is.
+
+    With strength 0, everybody is the mean person.
+    """
     rng = np.random.default_rng([seed, _PERSON, index])
     looks = variety.strength * variety.appearance
     crop, kappa = variety.strength * variety.crop, variety.strength * variety.kappa
@@ -147,7 +151,10 @@ def identity(seed: int, index: int, variety: Variety, days: tuple[int, int]) -> 
 def glances(
     who: Identity, seed: int, index: int, variety: Variety, count: int, sides: tuple[int, ...]
 ) -> tuple[GlanceBatch, Generator]:
-    """Return `count` glances, with one patch per side each, and the stream for their noise."""
+    """Return `count` glances, with one patch for each of `sides`.
+
+    The second value is the random generator, with which the patches' noise is drawn next.
+    """
     rng = np.random.default_rng([seed, _GLANCES, index])
     # Every day gets at least one glance.
     day = np.sort(np.r_[np.arange(who.days), rng.integers(who.days, size=count - who.days)])
@@ -180,9 +187,9 @@ def glances(
 
 
 def _day_values(rng: Generator, variety: Variety, days: int, day: NDArray) -> Callable:
-    """Return a function that draws standard normal numbers.
+    """Return a function that draws standard normal numbers `[glances, columns]`.
 
-    `variety.day_share` of their variance is common to all glances of a day.
+    The fraction `variety.day_share` of their variance is common to all glances of a day.
     """
     share = variety.day_share
 
@@ -204,7 +211,10 @@ def _one_side(
     shared: dict[str, NDArray],
     side: int,
 ) -> tuple[Eyes, NDArray, NDArray]:
-    """Return one eye's pictures, true gaze and head pose in its own normalised camera."""
+    """Return the picture parameters, true gaze and head pose of one eye, a row per glance.
+
+    Gaze and pose are in the eye's own normalised camera.
+    """
     count, nuisance = len(target), variety.nuisance
     # The person's left eye appears on the right; a right eye is stored as its mirror image.
     sign = 1.0 if side == LEFT else -1.0
@@ -237,7 +247,7 @@ def _one_side(
 def _capture(
     who: Identity, rng: Generator, variety: Variety, light: Callable, count: int, sign: float
 ) -> dict[str, NDArray]:
-    """Draw light, crop error, glasses' glare and sensor."""
+    """Draw random parameters of light, crop error, glare on glasses, and sensor."""
     # Uniform numbers by way of normal ones: their range does not depend on who has what share.
     u = ndtr(_mix_with_own(light(6), who.device[:6], variety.device_share))
 
@@ -275,7 +285,10 @@ def _blur(who: Identity, rng: Generator, variety: Variety, count: int) -> NDArra
 
 
 def _mix_with_own(scores: NDArray, own: NDArray, share: float) -> NDArray:
-    """Return standard normal scores, `share` of whose variance is the person's `own`."""
+    """Return standard normal numbers in which `own` has the fraction `share` of the variance.
+
+    `scores` are the others, which differ between pictures.
+    """
     return np.sqrt(share) * own + np.sqrt(1 - share) * scores
 
 

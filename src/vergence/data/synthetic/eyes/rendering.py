@@ -1,9 +1,9 @@
-"""Eye patches as an analytic picture: eyeball, lids, skin and camera, evaluated for many at once.
+"""Pictures of eye patches by formula: eyeball, lids, skin and camera, for many patches at once.
 
-Lengths are mm in the normalised camera (f = 960 px at 600 mm: 1 mm = 1.6 px); x right, y down,
-z away from the camera; angles are (pitch, yaw) in radians, as in data.md. Every patch is drawn as
-a left eye, nose at the left; right eyes are mirrored before they come here.
-Used by `data.synthetic.eyes.eye_synthetic` and `data.synthetic.eyes.people`.
+Lengths are mm in the normalised camera (f = 960 px at 600 mm, so 1 mm = 1.6 px): x right, y down, z
+away from the camera. Angles are (pitch, yaw) in radians, as in data.md. Every patch is drawn as a
+left eye, with the nose at the left; the caller mirrors the parameters of right eyes. Used by
+`data.synthetic.eyes.eye_synthetic` and `data.synthetic.eyes.people`.
 
 Source: eyeimages design note, 5.1 (geometry, appearance and capture, with their distributions).
 """
@@ -20,20 +20,23 @@ from vergence.data.eye_images.crop import HEIGHT, WIDTH
 
 MM_PER_PIXEL = 600.0 / 960.0
 BATCH = 32
-"""Patches evaluated together; more of them would leave the processor's cache."""
+"""Number of patches drawn together; more patches would not fit into the processor's cache."""
 # One sample per pixel: edges are widened to what averaging over a pixel would make of them.
 EDGE, SOFT_EDGE = 0.27, 0.30
 
 
 @dataclass(frozen=True)
 class Eyes:
-    """Content of the pictures: one row per patch, every array float32 `[patches]` or as noted.
+    """Parameters of eye pictures, one row per patch; each is float32 `[patches]` or as noted.
 
-    Identity: `radius`, `iris`, `pupil` (share of the iris, per image), `iris_light`,
+    The person: `radius`, `iris`, `pupil` (fraction of the iris, differs by picture), `iris_light`,
     `sclera_light`, `skin`, `half_width`, `tilt`, `peak`, `x`, `y`, `crease`, `crease_depth`,
     `brow`, `lash`, `glasses` (0 or 1), `rim`, `freckles` `[patches, 10, 16]`, `kappa` (visual minus
-    optical axis) `[patches, 2]`. State: `gaze`, `head` `[patches, 2]`, lid openings `upper`,
-    `lower`. Capture: `shift` `[patches, 2]`, `zoom`, `light` `[patches, 3]`, `ambient`, `shading`,
+    optical axis) `[patches, 2]`.
+
+    The moment: `gaze` and `head` `[patches, 2]`, and the lid openings `upper` and `lower`.
+
+    Light and camera: `shift` `[patches, 2]`, `zoom`, `light` `[patches, 3]`, `ambient`, `shading`,
     `cloud` `[patches, 5, 7]`, `glint`, `glint_size`, `glare` `[patches, 5]` (strength, x, y, width,
     height), `blur`, `gain`, `gamma`, `noise`.
     """
@@ -79,13 +82,13 @@ class Eyes:
         return len(self.radius)
 
     def rows(self, part: slice) -> Eyes:
-        """Return some of the patches."""
+        """Return the parameters of some of the patches."""
         return Eyes(**{name: getattr(self, name)[part] for name in self.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
 class _Plane:
-    """Coordinates of every pixel, `[patches, HEIGHT, WIDTH]`: of the patch, and along the lids."""
+    """Coordinates of every pixel, `[patches, HEIGHT, WIDTH]`: in the patch, and along the lids."""
 
     x: NDArray
     y: NDArray
@@ -94,10 +97,10 @@ class _Plane:
 
 
 def render(eyes: Eyes, rng: Generator | None, *, mirrored: bool = False) -> NDArray:
-    """Return grey patches, uint8 `[patches, HEIGHT, WIDTH]`, not equalised.
+    """Draw grey patches, uint8 `[patches, HEIGHT, WIDTH]`; their histograms are not equalised.
 
-    `rng` makes the sensor noise; None leaves it out. `mirrored` draws the same eye as it looks in
-    a mirror, at the other side of the nose.
+    `rng` draws the sensor noise; None: no noise. `mirrored` draws the mirror image of the eye, as
+    on the other side of the nose.
     """
     out = np.empty((len(eyes), HEIGHT, WIDTH), np.uint8)
     for start in range(0, len(eyes), BATCH):
@@ -108,7 +111,7 @@ def render(eyes: Eyes, rng: Generator | None, *, mirrored: bool = False) -> NDAr
 
 
 def vector(angles: NDArray) -> NDArray:
-    """Return the unit vectors `[n, 3]` of directions (pitch, yaw) in radians, `[n, 2]`."""
+    """Return the unit vectors `[n, 3]` of angles (pitch, yaw) `[n, 2]` in radians."""
     pitch, yaw = angles[:, 0], angles[:, 1]
     return np.stack([-np.cos(pitch) * np.sin(yaw), -np.sin(pitch), -np.cos(pitch) * np.cos(yaw)], 1)
 
@@ -118,7 +121,7 @@ def _wide(values: NDArray) -> NDArray:
 
 
 def _step(distance: NDArray, width: float) -> NDArray:
-    """Return the logistic function of distance / width, in place of the argument."""
+    """Return the logistic function of distance / width; `distance` is overwritten."""
     distance *= np.float32(-1 / width)
     np.clip(distance, -40, 40, out=distance)
     np.exp(distance, out=distance)
@@ -127,7 +130,7 @@ def _step(distance: NDArray, width: float) -> NDArray:
 
 
 def _bump(distance: NDArray, width: float) -> NDArray:
-    """Return exp(-(distance / width)^2), in place of the argument."""
+    """Return exp(-(distance / width)^2); `distance` is overwritten."""
     distance *= np.float32(1 / width)
     np.multiply(distance, distance, out=distance)
     np.negative(distance, out=distance)
@@ -148,7 +151,7 @@ def _plane(eyes: Eyes, mirrored: bool) -> _Plane:
 
 
 def _picture(eyes: Eyes, mirrored: bool) -> NDArray:
-    """Return light per pixel, float32 `[patches, HEIGHT, WIDTH]`."""
+    """Return the light at each pixel, float32 `[patches, HEIGHT, WIDTH]`."""
     plane = _plane(eyes, mirrored)
     half = _wide(eyes.half_width * np.cos(eyes.head[:, 1]))
     t = np.clip(plane.along / half, -1, 1)
@@ -167,7 +170,7 @@ def _picture(eyes: Eyes, mirrored: bool) -> NDArray:
 
 
 def _ball(eyes: Eyes, plane: _Plane, below_upper: NDArray, half: NDArray) -> NDArray:
-    """Draw sclera, iris, pupil and glint, exact on the sphere under parallel rays."""
+    """Return the light of sclera, iris, pupil and glint, on an exact sphere under parallel rays."""
     radius, iris = _wide(eyes.radius), _wide(eyes.iris)
     axis = vector(eyes.gaze - eyes.kappa).astype(np.float32)
     depth = np.sqrt(np.maximum(radius * radius - plane.x**2 - plane.y**2, np.float32(1e-3)))
@@ -198,7 +201,7 @@ def _ball(eyes: Eyes, plane: _Plane, below_upper: NDArray, half: NDArray) -> NDA
 
 
 def _skin(eyes: Eyes, plane: _Plane, half: NDArray, mirrored: bool) -> NDArray:
-    """Draw shaded skin with crease, brow, lower bag and the shadow of the nose."""
+    """Return the light of the skin with crease, brow, lower bag and the shadow of the nose."""
     lx, ly = _wide(eyes.light[:, 0]), _wide(eyes.light[:, 1])
     shade = plane.x * (lx / 18) + plane.y * (ly / 11)
     shade = np.clip(1 + _wide(eyes.shading) * shade, np.float32(0.15), np.float32(2.2))
@@ -216,7 +219,7 @@ def _skin(eyes: Eyes, plane: _Plane, half: NDArray, mirrored: bool) -> NDArray:
 
 
 def _smooth(grids: NDArray) -> NDArray:
-    """Return bilinear enlargements of small grids, `[patches, HEIGHT, WIDTH]`."""
+    """Return small grids enlarged by bilinear interpolation, `[patches, HEIGHT, WIDTH]`."""
     for axis, length in ((1, HEIGHT), (2, WIDTH)):
         last = grids.shape[axis] - 1
         place = np.linspace(0, last, length, dtype=np.float32)
@@ -228,7 +231,7 @@ def _smooth(grids: NDArray) -> NDArray:
 
 
 def _spectacles(eyes: Eyes, plane: _Plane, picture: NDArray) -> NDArray:
-    """Draw rim and glare for those who wear glasses."""
+    """Draw rim and glare of the glasses, for people with glasses."""
     worn = np.flatnonzero(eyes.glasses)
     if not len(worn):
         return picture
@@ -242,7 +245,7 @@ def _spectacles(eyes: Eyes, plane: _Plane, picture: NDArray) -> NDArray:
 
 
 def _capture(picture: NDArray, eyes: Eyes, rng: Generator | None) -> NDArray:
-    """Apply blur, gain, gamma, shot and read noise, and 8 bits."""
+    """Return pictures as a camera stores them: with blur, gain, gamma, noise, and 8 bits."""
     blur = _wide(eyes.blur)
     for axis in (1, 2):
         padded = np.pad(picture, [(1, 1) if i == axis else (0, 0) for i in range(3)], "edge")
