@@ -1,7 +1,7 @@
 """Digests of behaviour: code and closures of functions, and settings of objects.
 
-The same source has the same digest in all processes of one version of Python, as neither memory
-addresses nor the order of sets are part of it. Functions of libraries count by their names.
+The same source has the same digest in all processes of one version of Python: memory addresses and
+the order of sets do not enter the digest. Of functions of libraries only the names enter.
 
 Used by `api.from_objects` and `api.task_from`.
 """
@@ -44,16 +44,19 @@ SIMPLE = (
 # Memory addresses in a `repr` differ between two runs of the same program.
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 OWN_TO_MODULES = frozenset(vars(nn.Module())) - {"training"}
-"""Attributes that every network has, and that are no settings of it."""
+"""Attributes that every `nn.Module` has; they are not a network's own settings."""
 
 
 def behaviour_digest(thing: Any) -> str:
-    """Return the SHA-256 of what a function, or another callable object, does."""
+    """Return the SHA-256 of what a callable object does: its code, closure and settings."""
     return hashlib.sha256(repr(_BehaviourEncoder().encode(thing)).encode()).hexdigest()
 
 
 def qualified_name(thing: Any) -> str:
-    """Return the name of a function or class with its module; for other objects, their class's."""
+    """Return the full name of a function or class, module included.
+
+    For another object, return that of its class; for a `partial`, that of the function in it.
+    """
     if isinstance(thing, partial):
         return qualified_name(thing.func)
     named = thing if hasattr(thing, "__qualname__") else type(thing)
@@ -62,14 +65,17 @@ def qualified_name(thing: Any) -> str:
 
 
 class _BehaviourEncoder:
-    """Encodes objects as tuples of plain values; an object met again is encoded as a number."""
+    """Encodes objects as tuples of plain values, to be digested.
+
+    An object that was encoded before is replaced by its number.
+    """
 
     def __init__(self) -> None:
         # It keeps the objects themselves, as the id of a deleted object may be used again.
         self._seen: dict[int, tuple[int, Any]] = {}
 
     def encode(self, thing: Any) -> Any:
-        """Return everything that an object's behaviour depends on, as plain values."""
+        """Return, as plain values, everything on which an object's behaviour depends."""
         if isinstance(thing, SIMPLE):
             return type(thing).__name__, repr(thing)
         # Python may use one object or several for equal constants, so these are not numbered.
@@ -152,7 +158,7 @@ class _BehaviourEncoder:
         return "network", ADDRESS.sub("", repr(network)), settings, state
 
     def _object(self, thing: Any) -> Any:
-        """Encode a callable object with its settings, and any other object by its class alone."""
+        """Encode a callable object by its class and settings, and any other object by its class."""
         if isinstance(thing, MethodType):
             return "method", self.encode(thing.__func__), self.encode(thing.__self__)
         if isinstance(thing, BuiltinFunctionType | np.ufunc):
@@ -169,7 +175,7 @@ class _BehaviourEncoder:
 
 
 def _numbers(array: Tensor | np.ndarray) -> Any:
-    """Return the type, shape and digest of a tensor's or an array's numbers."""
+    """Return the type, shape and digest of the numbers in a tensor or an array."""
     kind = (str(array.dtype), tuple(array.shape))
     if isinstance(array, Tensor):
         if array.layout != torch.strided or array.is_meta:
@@ -186,7 +192,7 @@ def _in_library(thing: Any) -> bool:
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
-    """Yield the global names that code reads, and those that the functions inside it read."""
+    """Yield the global names that code reads, and those that functions inside the code read."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield step.argval

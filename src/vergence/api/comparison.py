@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Characters in a line of the printed tables: a text has no terminal whose width could be taken.
 WIDTH = 120
 PIXELS = 80
-"""Pixels per inch of a picture in a notebook."""
+"""Pixels per inch of a figure in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,16 @@ class Comparison:
 
     @property
     def tests(self) -> DataFrame:
-        """One row per pair of methods: their difference over people, its interval and p-values.
+        """One row per pair of methods: mean difference over people, its interval, and p-values.
 
-        The table is empty without a run to pair with: FedAvg, local-only, or a `reference`.
+        Methods are paired with FedAvg and local-only training, or with a `reference` run. The table
+        is empty if there is no such run.
         """
         return self._records("tests")
 
     @property
     def fairness(self) -> DataFrame:
-        """One row per method: the people served worst and best, and those harmed."""
+        """One row per method: worst and best scores of people, spread, and people harmed."""
         return self._records("fairness")
 
     @property
@@ -69,7 +70,7 @@ class Comparison:
         return self._records("ranks")
 
     def figure(self, name: str = "persons") -> Picture:
-        """Draw a figure of the report, such as one dot per person, or convergence.
+        """Draw a figure of the HTML report, such as one dot per person, or convergence.
 
         Args:
             name: persons, convergence, bytes, slope or another name of `vergence report --figure`.
@@ -116,7 +117,7 @@ class Picture:
     """A figure that a notebook displays.
 
     Attributes:
-        figure: the figure of matplotlib, which may be changed.
+        figure: the matplotlib figure, which may be changed.
     """
 
     figure: Figure
@@ -149,16 +150,18 @@ def compare(
 
     Args:
         runs: runs, mappings of runs as `run_experiment` returns them, or folders.
-        metric: metric whose differences are tested; default: the headline.
-        reference: label of the run that all others are paired with; default: FedAvg and local-only.
-        margin: largest difference, in the metric's units, that is of no importance: adds a test of
+        metric: metric whose differences are tested; default: the headline metric.
+        reference: label of the run with which all others are paired; default: FedAvg and
+            local-only.
+        margin: largest difference, in the metric's units, that does not matter. It adds a test of
             equivalence. Choose it before you look at results.
-        unit: one observation: a person, with seeds averaged first, or a person in one seed.
-        allow: fields in which runs may differ nevertheless, such as "rounds" or "local.lr".
+        unit: what counts as one observation: "person" (the mean over seeds), or "person-seed" (a
+            person in one seed).
+        allow: settings in which runs may differ, such as "rounds" or "local.lr".
 
     Raises:
-        ConfigError: there is no run, or runs differ in a field that would make the table unfair;
-            the message names it.
+        ConfigError: there is no run; or runs differ in a setting that would make the table unfair,
+            and the message names it.
     """
     listed = [
         run for item in runs for run in (item.values() if isinstance(item, Mapping) else [item])
@@ -180,7 +183,7 @@ def compare(
 
 
 def html_table(block: TextTable) -> str:
-    """Return a table as HTML, with its notes below."""
+    """Return a table as HTML; its notes follow below it."""
     heads = "".join(f"<th>{html.escape(head)}</th>" for head in block.heads)
     lines = "".join(
         f"<tr{' style=opacity:0.6' if number in block.dim else ''}>"

@@ -30,14 +30,15 @@ def explain(
     """Print what leaves a client, what stays there, and who sees it.
 
     Args:
-        what: a run, an experiment, an experiment file, or a method, with its `task` and `people`.
-        task: the task of a method.
-        people: the people of a method.
-        privacy: protections of a method, as for `train`.
-        plan: other settings of a method, as for `train`.
+        what: a run, an experiment, an experiment file, or a method. A method needs `task` and
+            `people`.
+        task: the task on which the method trains.
+        people: the people on whose data the method trains.
+        privacy: protections for a method, as in `train`.
+        plan: other settings for a method, as in `train`.
 
     Raises:
-        ConfigError: `what` is of another kind.
+        ConfigError: `what` is something else, or a method without `task` or `people`.
     """
     if isinstance(what, FinishedRun):
         experiment = what.experiment

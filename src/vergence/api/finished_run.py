@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 P0 = "P0"
-"""Evaluation that scores are from: with the model a person has after the last round's download."""
+"""Evaluation point of scores: the model with which a person predicts after the last download."""
 
 
 class FinishedRun:
     """One method's finished run.
 
     Attributes:
-        folder: its run directory; deleted with this object if `train` got no `out`.
+        folder: the run directory. If `train` got no `out`, it is deleted with this object.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class FinishedRun:
 
     @property
     def people(self) -> list[str]:
-        """Names of the people measured, in client order."""
+        """Names of the people who were evaluated, in client order."""
         return list(self.record.people)
 
     @property
     def headline(self) -> str:
-        """The metric that tables put first."""
+        """Name of the headline metric, which tables put first."""
         return self.record.headline
 
     @property
     def fingerprint(self) -> dict[int, str]:
-        """Seed -> digest of all final states, equal for runs that are equal bit for bit."""
+        """Seed -> digest of all final states; it is equal for runs that are equal bit for bit."""
         return {int(s): sha for s, sha in self.record.results["fingerprint"].items()}
 
     @property
@@ -99,7 +99,10 @@ class FinishedRun:
 
     @cached_property
     def scores(self) -> DataFrame:
-        """Scores of each person (rows) in each metric (columns), seeds averaged, headline first."""
+        """Score of each person (rows) in each metric (columns), averaged over seeds.
+
+        The headline metric is the first column.
+        """
         import pandas as pd
 
         columns = {metric: self.record.scores(metric) for metric in self.record.estimates}
@@ -109,9 +112,9 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> DataFrame:
-        """Mean over people of each metric, its 95 % interval, standard deviation and worst value.
+        """One row per metric: mean over people, 95 % interval, standard deviation, worst person.
 
-        The interval is Student's, over people; it is NaN for one person.
+        The interval is Student's t interval over people; it is NaN for one person.
         """
         import pandas as pd
 
@@ -126,7 +129,7 @@ class FinishedRun:
         """One row per round (and seed): means over people, training loss, bytes and seconds.
 
         Metrics are NaN in rounds in which people were not evaluated (`evaluate_every`). Round 0 is
-        before training; a round after the last one is a method's final step.
+        before training. A round after the last one is a method's final step.
         """
         import pandas as pd
 
@@ -145,7 +148,8 @@ class FinishedRun:
         """The experiment of the run.
 
         Raises:
-            BuiltInPython: parts of the experiment are Python objects, which `open_run` did not get.
+            BuiltInPython: parts of the experiment are Python objects, which `open_run` was not
+                given.
             UntrustedCode: its config names Python code, and `open_run` had no `trust_code=True`.
         """
         if self._experiment is None:
@@ -155,7 +159,7 @@ class FinishedRun:
 
     @property
     def loaded(self) -> Loaded:
-        """The data of the run; a run that was opened from a folder reads them again.
+        """The data of the run; if the run was opened from a folder, they are read again.
 
         Raises:
             StateError: the data are not those that the run was trained on.
@@ -171,33 +175,32 @@ class FinishedRun:
         return self._loaded
 
     def model(self, person: str | None = None, *, seed: int | None = None) -> nn.Module:
-        """Return the network that a person predicts with, in evaluation mode.
+        """Return the network with which a person predicts, in evaluation mode.
 
         Args:
-            person: one of `people`; None: an unseen client, before any training of its own.
+            person: one of `people`; None: a new person, before any training on their data.
             seed: a seed of the run; default: the first.
 
         Raises:
-            ConfigError: nobody of this name took part, or the method has no model for unseen
-                clients.
+            ConfigError: nobody of this name took part, or the method has no model for new people.
         """
         trained = self._trained(seed)
         return module_with(trained.task, self._params(trained, person))
 
     def predict(self, person: str | None, samples: Any, *, seed: int | None = None) -> Tensor:
-        """Return the outputs of a person's network on samples, `[samples, ...]`.
+        """Return the outputs of a person's network on samples; the first dimension is samples.
 
         Args:
-            person: one of `people`; None: an unseen client.
-            samples: `Samples` as the data set has them, or arrays by name; for a task with one
-                input column (`images`, `toy`, `task_from` by default) that array alone will do.
+            person: one of `people`; None: a new person.
+            samples: `Samples` with the columns of the data set, or arrays by name. A task with one
+                input column (`images`, `toy`, `task_from` by default) also takes that array alone.
                 `gaze_angle` takes `image` and `pose`.
             seed: a seed of the run; default: the first.
 
         Raises:
             ConfigError: nobody of this name took part.
-            DataError: the samples are no numbers, have another type or shape than those of the
-                training, or lack a column that the network reads.
+            DataError: the samples are not numbers, or lack a column that the network reads, or have
+                another type or shape than in training.
         """
         trained = self._trained(seed)
         task = trained.task
@@ -234,14 +237,16 @@ class FinishedRun:
         seed: int | None = None,
         out: Path | str | None = None,
     ) -> FinishedRun:
-        """Adapt the shared model to an unseen client with labelled samples, as a run of its own.
+        """Adapt the shared model to a new person with labelled samples; return this as a new run.
 
-        Cross-validation on these samples chooses the kind of adaptation, or the shared model itself
-        if nothing is better; `run.record.provenance["adapted"]` has the choice and the errors.
+        Cross-validation on these samples chooses the kind of adaptation. If none is better than the
+        shared model, that model is kept. `run.record.provenance["adapted"]` has the choice and the
+        errors.
 
         Args:
-            samples: `Samples` as the data set has them, or arrays by name, with labels.
-            person: a name for the person they are from.
+            samples: labelled samples: `Samples` with the columns of the data set, or arrays by
+                name.
+            person: a name for the person from whom the samples are.
             seed: a seed of the run; default: the first.
             out: folder for the run directory; default: a temporary one, deleted with the run.
 
@@ -261,7 +266,7 @@ class FinishedRun:
         return FinishedRun(folder, made.experiment, None, keeper)
 
     def common_model(self) -> StartingModel:
-        """Return the model that an unseen client is sent, for another network's `start`.
+        """Return the model that a new person would be sent, for another network's `start`.
 
         Raises:
             ConfigError: the method shares no whole model.
@@ -282,13 +287,16 @@ class FinishedRun:
         return FinishedRun(target, self._experiment, self._loaded, trust_code=self._trust_code)
 
     def report(self) -> Path:
-        """Write report.html, a page without further files, into the run directory."""
+        """Write report.html into the run directory, and return its path.
+
+        The page needs no other files.
+        """
         from vergence.reports.html import report
 
         return report(self.folder)
 
     def verify(self) -> dict[int, str]:
-        """Recompute the fingerprint of every seed from the state files.
+        """Recompute the fingerprint of every seed from the state files; return seed -> fingerprint.
 
         Raises:
             StateError: something differs; the message names the file or the seed.
@@ -296,11 +304,11 @@ class FinishedRun:
         return dict(verify(self.folder, self.experiment))
 
     def _check_kinds(self, samples: Samples, labels: Sequence[str]) -> None:
-        """Check that samples have the types of numbers that the run was trained on.
+        """Check that the input columns have the number types with which the run was trained.
 
         Raises:
-            DataError: a column has another type, and the message says how to mend it; or there is
-                no sample.
+            DataError: a column has another type, and the message says how to convert it; or there
+                is no sample.
         """
         if not len(samples):
             raise DataError("samples: there are 0 rows to predict; give at least one")
@@ -315,7 +323,7 @@ class FinishedRun:
                 )
 
     def _check_rows(self, samples: Samples, labels: Sequence[str], error: RuntimeError) -> None:
-        """Replace an error of torch if the samples' shape differs from that in training.
+        """Replace torch's error if the rows of an input column have another shape than in training.
 
         Raises:
             DataError: a column has another shape; the message names both shapes.
@@ -358,7 +366,7 @@ class FinishedRun:
         return f"<p><b>{title}</b></p>{table}{notes}"
 
     def _note_lines(self) -> list[str]:
-        """Return the lines on divergence and spent privacy that the command line prints."""
+        """Return the lines on divergence and spent privacy that the command line also prints."""
         notes = divergence_notes(self.record)
         if not self.privacy:
             return notes

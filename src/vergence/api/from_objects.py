@@ -1,9 +1,9 @@
 """Experiments from Python objects, in the same form as from a file.
 
-If an experiment file can name every object (a class of this package with plain options), the
-experiment equals that of such a file, and any command can resume, verify and explain its run. If
-not (arrays, a function, a user's class), the run's config.toml names and describes the objects, and
-only a call in Python can resume it.
+An experiment file can name objects of this package's classes with plain options. If all objects are
+of this kind, any command can resume, verify and explain the run. For other objects (arrays, a
+function, a user's class) the run's config.toml only describes them, and the run can be resumed from
+Python alone.
 
 Used by `api.explanation`, `api.reopened` and `api.train`.
 """
@@ -55,7 +55,7 @@ from vergence.privacy.config import Privacy
 from vergence.training.device import choose_device
 
 FROM_PYTHON = TableOrigin({"command": "vergence.train(...), in Python"})
-"""Entry of provenance.json in place of a command line."""
+"""Text that stands in provenance.json where a run of the command line has its command."""
 # Most characters of a network's description in config.toml. It is for readers: changes are found
 # by the digest of the initial parameters next to it.
 SHOWN = 2000
@@ -63,7 +63,7 @@ SHOWN = 2000
 
 @dataclass(frozen=True)
 class InMemory(Dataset):
-    """A data set of data in memory."""
+    """A data set whose data are in memory already."""
 
     federation: Federation
 
@@ -83,8 +83,8 @@ def experiment_from(
     """Build the experiment of one method from Python objects.
 
     Raises:
-        ConfigError: an object is of another kind, or they cannot be combined; the message says how
-            to mend it.
+        ConfigError: an object has the wrong type, or objects cannot be combined; the message says
+            what to change.
     """
     check_kinds(method, task, people)
     method = with_base(method)
@@ -124,7 +124,7 @@ def experiment_from(
 
 
 def with_base(method: Method) -> Method:
-    """Return the method, with FedAvg as `base` if it extends another method and has none."""
+    """Return the method; if it extends a `base` method and has none, with FedAvg as `base`."""
     if "base" not in {part.name for part in fields(method)} or getattr(method, "base", None):
         return method
     _, base = build_method({"name": "fedavg"}, table_of(method.local))
@@ -132,10 +132,10 @@ def with_base(method: Method) -> Method:
 
 
 def check_kinds(method: Any, task: Any, people: Any) -> None:
-    """Check that a method, a task and people are of the right kinds.
+    """Check that a method, a task and people have the right types.
 
     Raises:
-        ConfigError: one is not; the message says what to write instead.
+        ConfigError: one has another type; the message says what to write instead.
     """
     if not isinstance(method, Method):
         raise ConfigError(
@@ -202,7 +202,10 @@ def _describe_parts(
     label: str,
     root: str | None,
 ) -> tuple[Table, list[str]]:
-    """Return the experiment's tables, and the names of those that only describe a Python object."""
+    """Return the experiment's tables, and which of them cannot be read back into objects.
+
+    Such a table only describes a Python object.
+    """
     local = method.local
     parts: Mapping[str, tuple[Any, str, Callable[[], Table]]] = {
         "task": (task, "tasks", lambda: table_of(task, "network", "seed")),
@@ -246,7 +249,15 @@ def _is_packaged(thing: Any, kind: str) -> bool:
 def _changed_parts(
     experiment: Experiment, method: Method, tasks: tuple[Task, Task], people: Any, plan: Plan
 ) -> Iterator[str]:
-    """Yield the parts of an experiment that differ from the objects that its table was made of."""
+    """Yield the parts of an experiment that differ from the Python objects behind its table.
+
+    Args:
+        experiment: the experiment, read back from its table.
+        method: the method object.
+        tasks: the task as read back, and the task object.
+        people: the data object.
+        plan: the plan object.
+    """
     (again,) = experiment.methods.values()
     pairs = {
         "task": tasks,
@@ -261,7 +272,7 @@ def _changed_parts(
 
 
 def comparable(thing: Any) -> Any:
-    """Convert a record to its class and fields for comparison; tuples become lists."""
+    """Convert a dataclass object to its class and fields, for comparison; tuples become lists."""
     if is_dataclass(thing) and not isinstance(thing, type):
         return type(thing), {
             f.name: comparable(getattr(thing, f.name)) for f in fields(thing) if f.compare
@@ -309,7 +320,7 @@ def _network_marks(task: Task) -> Table:
 
 
 def objects_in(method: Method, task: Task) -> Iterator[tuple[str, Any]]:
-    """Yield the Python objects that another process would have to import, each with its role."""
+    """Yield (role, object) for the Python objects that another process would have to import."""
     yield "the method", type(method)
     yield "the task", type(task)
     yield "the network", type(task.network)
@@ -339,10 +350,10 @@ def refuse_ray(plan: Plan, objects: Iterator[tuple[str, Any]]) -> None:
 
 
 def plan_from(plan: Plan | None, **options: Any) -> Plan:
-    """Return a plan with these options in place of its own; options of None change nothing.
+    """Return a plan in which these options replace its own; an option of None changes nothing.
 
     Raises:
-        ConfigError: an option is out of range, or of another kind.
+        ConfigError: an option is out of range, or has the wrong type.
     """
     plan = plan or Plan()
     if not isinstance(plan, Plan):
@@ -372,10 +383,10 @@ def _as_cohort(value: Any) -> str:
 
 
 def with_local(method: Method, local: LocalTraining | None) -> Method:
-    """Return the method, and its `base`, with these settings of local training.
+    """Return the method, and its `base` method, with these settings of local training.
 
     Raises:
-        ConfigError: the method has other settings already.
+        ConfigError: the method already has other settings of local training.
     """
     if local is None:
         return method

@@ -39,17 +39,17 @@ from vergence.results.run_files import read_config
 def rebuild_experiment(
     run: FinishedRun, task: Task | None, people: Dataset | Federation | None, method: Method | None
 ) -> Experiment:
-    """Rebuild the experiment of a run from its config.toml and the objects that made it.
+    """Rebuild the experiment of a run from its config.toml and the Python objects that made it.
 
     Args:
         run: the finished run.
-        task: its task; None: the one in config.toml.
-        people: its data; None: those in config.toml.
-        method: its method; None: the one in config.toml.
+        task: the run's task; None: take it from config.toml.
+        people: the run's data; None: take them from config.toml.
+        method: the run's method; None: take it from config.toml.
 
     Raises:
-        ConfigError: an object that config.toml only describes is missing, or is of another kind.
-        StateError: the run was made by other objects.
+        ConfigError: an object that config.toml only describes is missing, or has the wrong type.
+        StateError: the run was made from other objects.
     """
     table = read_config(run.folder / "config.toml")
     if not table.get("python"):
@@ -82,7 +82,7 @@ def _check_objects(
 ) -> Experiment:
     """Rebuild the experiment from config.toml, and check that the caller's objects match it.
 
-    An object of None always matches.
+    An object of None is not checked.
 
     Raises:
         StateError: an object differs from what config.toml says.
@@ -115,10 +115,10 @@ def _check_objects(
 def _with_training_settings(
     run: FinishedRun, table: Table, method: Any, local: LocalTraining
 ) -> Any:
-    """Return the caller's method, with the run's local training if it has no settings of its own.
+    """Return the caller's method with the run's local training, unless it has its own settings.
 
     Raises:
-        StateError: it has other settings than the run.
+        StateError: its own settings differ from those of the run.
     """
     if not isinstance(method, Method):
         return method
@@ -132,7 +132,10 @@ def _with_training_settings(
 
 
 def _with_names(task: Task, data: Dataset) -> Task:
-    """Add the data's class names to a task without names, as `schema.with_class_names` does."""
+    """Return the task with the data's class names, if it has none of its own.
+
+    `schema.with_class_names` does the same for experiment files.
+    """
     classes = getattr(data, "classes", ())
     if "names" not in {part.name for part in fields(task)} or not classes or vars(task)["names"]:
         return task

@@ -37,7 +37,7 @@ CELLS = 1_000_000
 # runs away where a loss has no minimum.
 FAR = 1e4
 KIND = re.compile("type|bool|not implemented for")
-"""Words in torch's errors on numbers of a type that a function does not take."""
+"""Words in an error of torch that mean: the function does not take numbers of this type."""
 
 
 def task_from(
@@ -55,15 +55,16 @@ def task_from(
 
     Args:
         module_factory: function that builds a new network at every call, as `lambda: nn.Linear(4,
-            1)`, or a class without arguments. Worker processes are copies of this one, so that a
-            lambda is as good as an imported function; Ray's workers have to import it by name.
+            1)`, or a class without arguments. A lambda does as well as an imported function, since
+            worker processes are copies of this one. Only Ray's workers have to import the function
+            by name.
         loss: (outputs, targets) -> a scalar, as `torch.nn.functional.mse_loss` or `cross_entropy`.
         metrics: name -> (outputs, targets) -> a number, over all test samples of a person; the
             first is the headline. Default: the loss itself, as "test_loss".
         lower_is_better: the metrics of which less is better; True or False holds for all of them.
         inputs: the column that the network takes, or several, in the order of its arguments.
-        target: the column that losses and metrics compare outputs with.
-        outputs: for a network that returns a dict, a tuple or an object, the name or index of the
+        target: the column with which loss and metrics compare outputs.
+        outputs: for a network that returns a dict, a tuple or an object: the name or index of the
             tensor that loss and metrics get. Default: the whole output if the loss takes it, else
             its `logits`, the first item of a tuple, or the only tensor in it.
         head: names (patterns) of the parameters that methods such as FedPer keep on the client;
@@ -121,7 +122,7 @@ def _as_names(what: str, value: Any) -> tuple[str, ...]:
 
 
 def _lower_is_better(metrics: Mapping[str, Metric] | None, option: Any) -> frozenset[str]:
-    """Return the metrics of which less is better, from the option of this name."""
+    """Return the metrics of which less is better, from the argument `lower_is_better`."""
     if metrics is None:
         if option not in (None, True):
             raise ConfigError(
@@ -159,8 +160,8 @@ class FactoryModel(Model):
     """A network that a user's function builds.
 
     Attributes:
-        factory: the function, which draws from torch's global generator only.
-        head: names (patterns) of its head's parameters.
+        factory: the function, which may draw random numbers from torch's global generator only.
+        head: names (patterns) of the parameters of the network's head.
     """
 
     factory: Factory
@@ -175,17 +176,18 @@ class FactoryModel(Model):
 class FunctionTask(Task):
     """A task made of functions; see `task_from`.
 
-    For methods that decide by a score, score = 1/2 - atan(headline) / pi where less is better, else
-    1/2 + atan(headline) / pi. It lies in [0, 1], more is better, and it keeps the headline's order.
+    Some methods decide by a score in [0, 1], of which more is better. It is 1/2 - atan(headline) /
+    pi if less of the headline metric is better, else 1/2 + atan(headline) / pi.
 
     Attributes:
         loss_function: (outputs, targets) -> the mean loss.
-        metric_functions: names and functions of metrics, the headline first.
+        metric_functions: (name, function) of each metric, the headline first.
         lower_is_better: the metrics of which less is better.
         input_columns: the columns that the network takes.
         target: the column that the network is to predict.
-        outputs: name or index of the tensor to use in an output that is not itself a tensor.
-        whole: whether the loss takes such an output as a whole; unset before the first output.
+        outputs: name or index of the tensor to use, if the network's output is not itself a tensor.
+        whole: {"loss": whether the loss takes such an output as a whole}; empty before the first
+            output.
     """
 
     loss_function: LossFunction = field(kw_only=True)
@@ -199,12 +201,12 @@ class FunctionTask(Task):
 
     @property
     def headline(self) -> str:  # type: ignore[override]
-        """The first metric."""
+        """Name of the first metric."""
         return self.metric_functions[0][0]
 
     @property
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The column with which the loss compares outputs."""
+        """Name of the column with which the loss compares outputs, in a tuple."""
         return (self.target,)
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -217,7 +219,7 @@ class FunctionTask(Task):
         return output if isinstance(output, Tensor) else self._part(output, batch)
 
     def _part(self, output: Any, batch: Batch) -> Any:
-        """Return the part of an output that loss and metrics get: the whole, or one tensor."""
+        """Return what loss and metrics get of a network's output: the whole, or one tensor."""
         if not self.whole and self.outputs is None and self.target in batch:
             target = batch[self.target].clone()
             try:
@@ -241,14 +243,18 @@ class FunctionTask(Task):
             return self.loss_function(self._matched(output, target), target)
 
     def class_of(self, batch: Batch) -> Tensor:
-        """Return the targets, if they are classes."""
+        """Return the targets, if they are classes (whole numbers).
+
+        Raises:
+            ConfigError: the targets are not classes.
+        """
         target = self._column(batch, self.target)
         if target.is_floating_point() or target.ndim != 1:
             return super().class_of(batch)
         return target
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Return every metric over all samples, and the score."""
+        """Return metric -> value over all samples, and "score" in [0, 1]."""
         target = self._column(samples.columns, self.target)
         values = {}
         for name, metric in self.metric_functions:
@@ -259,7 +265,7 @@ class FunctionTask(Task):
         return {**values, "score": score}
 
     def _measured(self, metric: Metric, outputs: Any, target: Tensor) -> Any:
-        """Compute a metric from the whole output, or from its tensor if it fails on the whole."""
+        """Compute a metric from the whole output; if that fails, from one tensor of it."""
         # It gets copies, as a user's metric may change its arguments.
         try:
             return metric(map_outputs(torch.clone, self._matched(outputs, target)), target.clone())
@@ -271,8 +277,9 @@ class FunctionTask(Task):
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Score the best constant output on all people's test samples.
 
-        The result is empty if there is no such constant, because the output is large or the loss
-        has no finite value for a constant, such as a loss that compares samples with each other.
+        Returns:
+            {"best constant": person -> metric -> value}. The result is empty if there is no such
+            constant: the output is large, or the loss has no finite value for a constant.
         """
         people = federation.people
         try:
@@ -287,13 +294,16 @@ class FunctionTask(Task):
     def best_constant(self, parts: Sequence[Samples]) -> Tensor:
         """Return the constant output with the least loss on the training targets.
 
-        The best candidate (the targets' mean and median, the shares of classes, zeros) is improved
-        by L-BFGS if the loss has a gradient. Outputs that are probabilities, or their logarithms,
-        stay so.
+        The candidates are the targets' mean and median, the frequencies of classes, and zeros. If
+        the loss has a gradient, L-BFGS improves the best candidate. Outputs that are probabilities,
+        or their logarithms, stay so.
+
+        Args:
+            parts: training samples, one entry per person.
 
         Raises:
-            ConfigError: the output has too many numbers, or the loss of a constant output is not
-                finite, or has no least value.
+            ConfigError: the output has too many numbers; or the loss of a constant output is not
+                finite, or has no minimum.
         """
         with torch.no_grad():
             seen = self.forward(_built(self).eval(), parts[0].take(slice(0, 32)))
@@ -353,7 +363,7 @@ class FunctionTask(Task):
         }
 
     def functions(self) -> dict[str, Any]:
-        """Return the task's functions by their role."""
+        """Return role -> function: the loss, and each metric."""
         named = {f"metric {name!r}": of for name, of in self.metric_functions}
         return {"loss": self.loss_function, **named}
 
@@ -366,7 +376,7 @@ class FunctionTask(Task):
         return batch[name]
 
     def _matched(self, output: Tensor, target: Tensor) -> Tensor:
-        """Give outputs the shape of their targets: `[n, 1]` becomes `[n]`, or the reverse."""
+        """Reshape outputs to the shape of their targets: `[n, 1]` becomes `[n]`, or the reverse."""
         # Broadcasting would otherwise pair every output with every target.
         if not isinstance(output, Tensor) or output.shape == target.shape:
             return output
@@ -391,7 +401,9 @@ def _as_type(why: str, column: str, kind: str) -> str:
 
 @contextmanager
 def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
-    """Explain torch's error on columns of whole numbers where floating-point ones are needed.
+    """Explain an error of torch that is due to whole numbers instead of floating-point ones.
+
+    `what` names the function that is called in the block, and `columns` are its arguments.
 
     Raises:
         ConfigError: replaces torch's error; the message names the column and what to do.
@@ -434,7 +446,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _check_factory(task: FunctionTask) -> None:
-    """Build the network twice, and refuse a factory whose runs could not be trained or resumed."""
+    """Build the network twice, and refuse a factory if runs could not be trained or resumed."""
     assert isinstance(task.network, FactoryModel)
     factory = task.network.factory
     if isinstance(factory, nn.Module):
@@ -485,7 +497,7 @@ def _built(task: FunctionTask) -> nn.Module:
 
 
 def _failed(factory: Any, error: Exception) -> str:
-    """Return the message on a factory that failed: it takes arguments, or its code has an error."""
+    """Return the message on a factory that raised an error: it takes arguments, or is wrong."""
     name, reason = qualified_name(factory), first_line(error)
     own_frames = error.__traceback__ and error.__traceback__.tb_next
     if isinstance(error, TypeError) and own_frames is None:
@@ -499,7 +511,7 @@ def _failed(factory: Any, error: Exception) -> str:
 
 
 def is_importable(thing: Any) -> bool:
-    """Return whether another process can import a function, or an object's class, by its name."""
+    """Return whether another process can import a function, or an object's class, by name."""
     if isinstance(thing, partial):
         return all(map(is_importable, (thing.func, *thing.args, *thing.keywords.values())))
     named = thing if hasattr(thing, "__qualname__") else type(thing)

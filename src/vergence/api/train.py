@@ -69,24 +69,23 @@ def train(
     """Train one method on one task over people, evaluate all of them, and return the finished run.
 
     Args:
-        method: one of `vergence.methods`, or your own.
-        task: one of `vergence.tasks` around a network, or the result of `task_from`.
+        method: a method of `vergence.methods`, or your own.
+        task: a task of `vergence.tasks` around a network, or the result of `task_from`.
         people: a data set of `vergence.data`, or a `Federation` of your own data.
         rounds: rounds of training (default 20).
         seed: seed of all random numbers (default 0).
-        seeds: several seeds, which are trained in one run.
+        seeds: several seeds; the run trains once for each.
         local: settings of clients' local training.
         participation: which clients take part in which round.
         privacy: a `Privacy`, or the table `[privacy]` of an experiment file as a mapping.
         evaluate_every: rounds between evaluations (default 5); 0: at the end only.
         workers: number of processes; default: one per core. Results are the same with any number.
         device: "cpu", "cuda" or "auto".
-        plan: all other settings; other arguments take precedence over it.
+        plan: all other settings; the other arguments of this function take precedence.
         label: name of the run in tables; default: the method's name.
-        root: the folder of a data set's files.
+        root: the folder with a data set's files.
         out: folder for the run directory; default: a temporary one, deleted with the result.
-        resume: whether to continue an interrupted run in `out`; without such a run, a new one
-            starts.
+        resume: whether to continue an interrupted run in `out`; if there is none, a new run starts.
         on_round: called after every round with a `RoundReport`.
         progress: whether a progress bar is drawn, in terminals and notebooks.
 
@@ -121,12 +120,13 @@ def _seeds(seed: int | None, seeds: Sequence[int] | None) -> list[int] | None:
 def load_experiment(
     path: Path | str, sets: Sequence[str] = (), trust_code: bool = False
 ) -> Experiment:
-    """Read and check an experiment file, or that of a run directory.
+    """Read and check an experiment file, or the experiment of a run directory.
 
     Args:
-        path: the file, or the name of an experiment of the package, such as "quickstart".
+        path: the file, the run directory, or the name of an experiment of the package, such as
+            "quickstart".
         sets: texts `"a.b=c"`, each of which overrides a value of the file.
-        trust_code: whether the Python code that it names may run; read it first.
+        trust_code: whether the Python code that the file names may run; read that code first.
 
     Raises:
         ConfigError: a key or value is wrong; the message names it, what is allowed, and the file.
@@ -147,13 +147,12 @@ def run_experiment(
     Args:
         experiment: the result of `load_experiment`, or an experiment file.
         out: folder for the run directories; default: a temporary one, deleted with the runs.
-        resume: whether to continue an interrupted run in `out`; without such a run, a new one
-            starts.
+        resume: whether to continue an interrupted run in `out`; if there is none, a new run starts.
         on_round: called after every round with a `RoundReport`.
         progress: whether a progress bar is drawn.
 
     Returns:
-        The finished runs, by label.
+        Label -> finished run.
 
     Raises:
         ConfigError: the experiment cannot be used.
@@ -185,12 +184,14 @@ def _run(
 
 
 def _follower(folder: Path, stays: bool, on_round: OnRound | None, progress: bool) -> RoundCallback:
-    """Make the callbacks of a call, with advice in terms of its arguments.
+    """Make the callbacks for one call of `train` or `run_experiment`.
+
+    Their error messages give advice in terms of the call's arguments.
 
     Args:
         folder: the folder of the run.
-        stays: whether the folder outlives the call.
-        on_round: the caller's callback.
+        stays: whether the folder is kept after the call.
+        on_round: the caller's function, called after every round.
         progress: whether a progress bar is drawn.
     """
     interrupted = "nothing of it is kept: give out=FOLDER to go on later by resume=True"
@@ -222,15 +223,15 @@ def run_into(
     Args:
         folder: the folder of the run directories.
         experiment: the experiment to run.
-        follower: callbacks of whoever started the run, and its advice.
-        resumed: whether the folder holds this run already.
+        follower: callbacks of the caller, with its advice in errors.
+        resumed: whether the folder already holds this run.
         asked: whether a finished run in the folder must have exactly this experiment and these
             data.
-        keeper: owner of a temporary folder; it removes the folder once the last of the runs is
-            gone.
+        keeper: owner of a temporary folder, which is removed with the last of the runs; None: the
+            folder is not temporary.
 
     Returns:
-        The finished runs, by label.
+        Label -> finished run.
     """
     # The engine takes one thread and draws from torch's generator; a notebook goes on with its own.
     threads = torch.get_num_threads()
@@ -265,19 +266,21 @@ def open_run(
 ) -> FinishedRun:
     """Open a finished run from its directory.
 
-    The directory is enough for scores. Models of a run whose task, method or people are Python
-    objects need these objects, too, as no file can build them again.
+    The directory is enough for scores. Models need more if the run's task, method or people are
+    Python objects: give these objects, too, as no file can build them again.
 
     Args:
         path: the run directory of one method.
-        task: the task that it was trained with.
-        people: the people that it was trained on.
+        task: the task with which the run was trained.
+        people: the people on whose data the run was trained.
         method: the method, if it is your own.
-        trust_code: whether the Python code that its config.toml names may run; read it first.
+        trust_code: whether the Python code that the run's config.toml names may run; read that code
+            first.
 
     Raises:
-        StateError: there is no finished run of one method, or it was made by other objects.
-        UntrustedCode: its config names Python code, which must run to compare it with the objects.
+        StateError: there is no finished run of one method, or the run was made from other objects.
+        UntrustedCode: the config names Python code, which must run to compare the run with the
+            objects.
     """
     run = FinishedRun(path, trust_code=trust_code)
     if task is None and people is None and method is None:

@@ -14,7 +14,7 @@ from vergence.results.layout import digits, number
 from vergence.results.read import StudyResults
 
 OWN_CONSTANT = "own constant"
-"""Name in priors.csv of a deployment's baseline, a constant of each client's own."""
+"""Name in priors.csv of a deployment's baseline: each client always predicts one constant."""
 GUESSES = {
     OWN_CONSTANT: "predicting a constant of each client's own, whatever is shown",
     "uniform": "calling every place alike",
@@ -32,22 +32,25 @@ GUESSES = {
     "chance": "answering at random",
     "random": "choosing at random",
 }
-"""Name in priors.csv -> description of a baseline that ignores what is shown."""
+"""Name in priors.csv -> description of a baseline that ignores its input."""
 REFERENCES = {
     "other people": "other people's gaze on the same pictures",
     "people": "what other people chose in the same videos",
 }
-"""Name in priors.csv -> description of what other people did who were shown the same."""
+"""Name in priors.csv -> description of a reference made of other people's data."""
 NO_GUESS = "an upper reference, not a guess"
 
 
 def plain(name: str) -> str:
-    """Return a name of priors.csv as it is printed."""
+    """Return a baseline's name in priors.csv in the form in which it is printed."""
     return name.replace("_", " ")
 
 
 def kind(name: str) -> str:
-    """Return a row's tag in tables: `reference` for what other people did, else `prior`."""
+    """Return the tag of a baseline's row in tables: `reference` or `prior`.
+
+    A reference is made of what other people did who were shown the same; a prior is a guess.
+    """
     return "reference" if plain(name) in REFERENCES else "prior"
 
 
@@ -60,7 +63,7 @@ def description(name: str) -> str:
 
 
 def means(study: StudyResults, metric: str) -> dict[str, float]:
-    """Return each baseline's mean over people in this metric, in the order of priors.csv."""
+    """Return baseline -> mean over people of this metric, in the order of priors.csv."""
     by_name: dict[str, float] = {}
     for name, people in study.priors.items():
         values = [metrics.get(metric, np.nan) for metrics in people.values()]
@@ -73,10 +76,8 @@ def means(study: StudyResults, metric: str) -> dict[str, float]:
 def baseline_sentence(study: StudyResults, metric: str) -> str:
     """Return the sentence on what can be reached without any training.
 
-    `vergence compare` prints it.
-
-    It names the best baseline that guesses, and every reference from other people's data; it is ""
-    if none was measured.
+    `vergence compare` prints it. The sentence names the best baseline that guesses, and every
+    reference made of other people's data. It is "" if no baseline was measured.
     """
     by_name = means(study, metric)
     guesses = {name: value for name, value in by_name.items() if kind(name) == "prior"}

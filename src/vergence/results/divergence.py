@@ -11,13 +11,13 @@ from vergence.core.naming import plural
 from vergence.results.read import Run
 
 NOT_FINITE = "quarantined: finite"
-"""First words of the status of a turn whose reply had NaN or infinity in it."""
+"""First words of a turn's status in turns.csv if its reply held NaN or infinity."""
 SHOWN = 5
-"""Most people that a line names."""
+"""Largest number of people that a line names."""
 
 
 def divergence_notes(run: Run) -> list[str]:
-    """Return lines on people whose final headline is infinite, and on those without a number."""
+    """Return lines on people whose final metrics are infinite (diverged) or NaN (undefined)."""
     # A metric is NaN where it is undefined for somebody's samples; infinite means diverged.
     scores, lines = run.scores(run.headline), []
     if count := sum(map(math.isinf, scores.values())):

@@ -30,7 +30,7 @@ INK, MUTED, RULE, PAPER = "#1b1f24", "#6a717c", "#dfe3e8", "#fefefe"
 PERSONAL, SHARED = "#d55e00", "#a9c8e0"
 HOVER = "hover:"
 PIXELS = 119
-"""Most pixels on a page for an inch of a figure, so that the widest figures fill the page."""
+"""Largest number of pixels per inch of a figure in a page; the widest figures fill the page."""
 
 COLOURS = {
     "fedcpf": "#d55e00",
@@ -60,7 +60,7 @@ SPARE = (
 
 MARKERS = "osD^vPXhp<>*"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.4, 1.4)), (0, (7, 2, 1.4, 2)), (0, (3, 1)))
-"""Dash patterns of lines, in turn: any two lines differ in colour, dashes and marker."""
+"""Dash patterns, which the lines of a figure take in turn, besides a colour and a marker each."""
 
 _RC: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -97,7 +97,7 @@ R = TypeVar("R")
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Run `draw` under the project's matplotlib settings."""
+    """Return `draw`, wrapped so that it runs under the project's matplotlib settings."""
 
     @functools.wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -115,7 +115,7 @@ def canvas(width: float, height: float, **options: Any) -> Figure:
 
 
 def colours(runs: Iterable[Run]) -> dict[str, str]:
-    """Return label -> colour; the first run of a known method always gets the method's own."""
+    """Return label -> colour; a known method's first run gets the method's own colour."""
     by_label: dict[str, str] = {}
     spare = iter(SPARE)
     for run in runs:
@@ -126,7 +126,7 @@ def colours(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def column_names(axes: Axes, names: Sequence[str]) -> None:
-    """Write `names` under the columns of an image, slanted if they would collide."""
+    """Write `names` under the columns of an image, slanted if they are many or long."""
     long = len(names) > 6 or max(map(len, names)) > 6
     axes.set_xticks(
         range(len(names)), names, rotation=60 if long else 0, ha="right" if long else "center"
@@ -145,25 +145,25 @@ def bare(axes: Axes, *, ticks: bool = False) -> None:
 
 
 def colour_bar(figure: Figure, image: AxesImage, label: str, **options: Any) -> None:
-    """Draw the scale of an image, without a frame."""
+    """Draw the colour scale of an image next to it, without a frame."""
     bar = figure.colorbar(image, **options)
     bar.set_label(label)
     bar.outline.set_visible(False)  # type: ignore[operator]
 
 
 def hover(points: PathCollection, texts: Sequence[str]) -> None:
-    """Give each point a text, which a page shows while the pointer is over the point."""
+    """Give each point a text, which the HTML page shows while the pointer is over the point."""
     points.set_urls([f"{HOVER}{text}" for text in texts])
 
 
 def mark_curve(number: int, **artists: Artist) -> None:
-    """Mark artists as parts of one curve, which a reader of the page can switch off."""
+    """Mark artists as parts of curve `number`, which a reader of the HTML page can hide."""
     for name, artist in artists.items():
         artist.set_gid(f"curve-{number}-{name}")
 
 
 def _svg(figure: Figure, **options: Any) -> str:
-    """Return a figure as SVG, with hover texts as titles and its curves marked."""
+    """Return a figure as SVG, with the marks of hover texts and curves for the HTML page."""
     out = io.StringIO()
     # Without a date the same figure has the same bytes.
     figure.savefig(out, format="svg", metadata={"Date": None}, **options)
@@ -173,7 +173,9 @@ def _svg(figure: Figure, **options: Any) -> str:
 
 
 def figure_format(path: Path | str) -> str:
-    """Return the file format of a figure of this name, to fail before work that may take minutes.
+    """Return the file format of a figure from its path's ending.
+
+    Callers check this before work that may take minutes.
 
     Raises:
         ConfigError: the ending is none of png, svg, pdf.
@@ -207,7 +209,10 @@ def save(figure: Figure, path: Path | str) -> Path:
 
 @styled
 def inline(figure: Figure, alt: str) -> str:
-    """Return the figure as an SVG element that takes its text and line colours from the page."""
+    """Return the figure as an SVG element for a page, which sets its text and line colours.
+
+    `alt` is the text for readers who cannot see the figure.
+    """
     svg = _svg(figure, dpi=150, transparent=True)
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -224,7 +229,7 @@ def inline(figure: Figure, alt: str) -> str:
 
 
 def _photograph(match: re.Match[str]) -> str:
-    """Convert a large picture in a page to JPEG."""
+    """Convert a large PNG picture, matched as base64 in an SVG, to JPEG."""
     raw = base64.b64decode(match[1])
     # A page of photographs as PNG would be ten times the size.
     if len(raw) < 60_000:

@@ -1,6 +1,7 @@
-"""Negative transfer in a study: people harmed by a method, whom a simpler one serves better.
+"""Negative transfer in a study: people for whom a simpler method has better scores.
 
-The references are training alone, FedAvg, and the baseline from a person's own training data.
+The simpler methods (references) are training alone, FedAvg, and the baseline made of a person's own
+training data.
 
 Used by `experiment.sample_scores`, `studies.compare`, `studies.comparison_tables`,
 `studies.merge_splits` and `studies.protocols`.
@@ -21,22 +22,23 @@ from vergence.metrics.harm import Blocks, Loss, loss_of
 from vergence.results.read import Run, StudyResults, table
 
 Scores = Mapping[str, Mapping[str, tuple[float, float]]]
-"""Person -> block of test samples -> sum of the headline and number of what it sums."""
+"""Person -> block of test samples -> (sum of the headline metric, number of summed values)."""
 METHODS = ("local_only", "fedavg")
 SAMPLES, PRIORS = "samples.csv", "prior_samples.csv"
 PICTURE, SCENE = "picture", "scene"
-"""First words of blocks that have a number of the data set's own, the same one in every split."""
+"""First words of names of blocks that are numbered by the data set, alike in every split."""
 # Samples that follow each other are alike: a bootstrap over single ones would be too certain.
 RUNS = 20
-"""Runs of neighbouring samples that a person's samples are cut into."""
+"""Number of stretches of neighbouring samples into which a person's samples are cut."""
 
 
 @dataclass(frozen=True)
 class Harm:
-    """Losses of people under one method, compared with the best reference for each of them.
+    """Losses of people under one method, compared with each person's best reference.
 
-    People are left out who have fewer than `LEAST` blocks of test samples, no scores of samples in
-    the run, or no reference with scores of the same samples.
+    A reference is a simpler method or baseline. A person is left out who has fewer than `LEAST`
+    blocks of test samples. So is one without scores of single samples, in the run or in a
+    reference.
     """
 
     references: tuple[str, ...]
@@ -44,20 +46,20 @@ class Harm:
 
     @property
     def people(self) -> list[str]:
-        """The people harmed, the most certain first."""
+        """The people harmed; those for whom this is most certain come first."""
         harmed = [person for person, loss in self.losses.items() if loss.harmed]
         return sorted(harmed, key=lambda person: -self.losses[person].bound)
 
     def worst(self) -> list[tuple[str, Loss]]:
-        """Return the people harmed, the largest loss first."""
+        """Return (person, loss) of the people harmed, the largest loss first."""
         pairs = [(person, self.losses[person]) for person in self.people]
         return sorted(pairs, key=lambda each: -each[1].loss)
 
     @property
     def shown(self) -> float:
-        """Smallest loss, as a share, that the test samples would have shown in every person.
+        """Smallest relative loss that the test samples would have revealed for every person.
 
-        The interval of such a loss is assumed to be as wide as that of the measured loss.
+        For this, the interval of such a loss is assumed to be as wide as that of the measured loss.
         """
         return max((HARM + each.loss - each.bound for each in self.losses.values()), default=0.0)
 
@@ -67,9 +69,10 @@ class Harm:
 
 
 def harms(study: StudyResults) -> dict[str, Harm]:
-    """Return label -> harm in the headline metric.
+    """Return label of a run -> people harmed in the headline metric.
 
-    Each run is compared with the references of its own experiment, where that has any.
+    Each run is compared with the references of its own experiment; if that has none, with those of
+    the study.
     """
     return {run.label: _harm(study, run) for run in study.runs}
 
@@ -104,23 +107,23 @@ def _data(run: Run) -> object:
 
 
 def sample_scores(run: Run) -> Scores:
-    """Return the scores of a run's test samples, all seeds together; empty if it has none."""
+    """Return the scores of a run's test samples, summed over seeds; empty if it has none."""
     path = run.folder / SAMPLES
     return read_sample_scores(path) if path.exists() else {}
 
 
 def read_sample_scores(path: Path, prior: str = "") -> Scores:
-    """Read the scores of samples in a file, all seeds and splits together.
+    """Read the scores of test samples from a file, summed over seeds and splits.
 
     Args:
         path: samples.csv or prior_samples.csv.
-        prior: the baseline to read, in a file with several.
+        prior: the baseline to read, if the file has several; "": read all rows.
     """
     return _read(path, prior, path.stat().st_mtime_ns)
 
 
 def own_prior(run: Run) -> dict[str, Scores]:
-    """Return the name and scores of the baseline from people's own data."""
+    """Return name -> scores, for the baselines made of people's own training data."""
     for folder in (run.folder, run.folder.parent):
         path = folder / PRIORS
         if path.exists():
@@ -131,7 +134,10 @@ def own_prior(run: Run) -> dict[str, Scores]:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, prior: str, _: int) -> Scores:
-    """Read a file once for all tables; its time of change, the last argument, shows a new run."""
+    """Read a file once for all tables.
+
+    The last argument, the file's time of change, makes the cache notice a new run.
+    """
     rows = table(path)
     rows = rows[rows.prior == prior] if prior else rows
     rows = rows.assign(total=rows.value * rows.counted)
@@ -146,12 +152,14 @@ def _read(path: Path, prior: str, _: int) -> Scores:
 
 
 def bootstrap_units(rows: Mapping[str, tuple[float, float]], order: Mapping[str, object]) -> Blocks:
-    """Return the sums of the units that a bootstrap draws: blocks, or series of video scenes.
+    """Return the units that a bootstrap draws: rows (sum of scores, number of samples).
+
+    A unit is one block of samples, or a series of neighbouring video scenes.
 
     Args:
-        rows: block -> sum of the scores, and number of samples.
-        order: its keys are the blocks to sum, in the order of the returned units; video scenes come
-            last, by their number.
+        rows: block -> (sum of the scores, number of samples).
+        order: its keys are the blocks to use, in the order of the units. Video scenes come last, in
+            the order of their numbers.
     """
     # Scenes of neighbouring numbers follow each other in a video, and are drawn together.
     scenes = [block for block in order if block.startswith(SCENE)]

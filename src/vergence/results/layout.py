@@ -18,7 +18,7 @@ MINUS, DASH, TIMES = "\u2212", "\u2013", "\u00d7"
 
 
 class Column(NamedTuple):
-    """Type, meaning and unit of a column; numbers of type float may be empty."""
+    """Type, meaning and unit of a table's column; a number of type float may be left empty."""
 
     kind: type
     meaning: str
@@ -81,7 +81,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "prior_samples.csv": ("prior", "person", "block", "counted", "value"),
     "spent.csv": ("method", "trial", "seed", "unit", "who", "epsilon", "delta", "charges"),
 }
-"""Tables and the columns that they have in every run; the engine defines those that grow."""
+"""Table -> the columns that it has in every run. The engine defines tables that grow in a run."""
 COSTS = run_tables.TABLES["rounds.csv"][5:]
 """Columns of rounds.csv that have the same value in every row of a round."""
 TRIAL = ("method", "trial", "seed")
@@ -158,7 +158,7 @@ METRIC_NAMES = {
 
 
 def method_name(label: str) -> str:
-    """Return the printed name for a label: that of a known method, else the label itself."""
+    """Return the printed name for a run's label: a known method's name, else the label."""
     return METHOD_NAMES.get(label, label.replace("_", " "))
 
 
@@ -175,21 +175,21 @@ def digits(values: Iterable[float]) -> int:
 
 
 def number(value: float, decimals: int) -> str:
-    """Format a number with a true minus sign, or a dash where there is none."""
+    """Format a number with a true minus sign; NaN and infinity become a dash."""
     if not math.isfinite(value):
         return DASH
     return f"{value:.{decimals}f}".replace("-", MINUS)
 
 
 def spread(values: Iterable[float], decimals: int) -> str:
-    """Format the mean of numbers and its 95 % interval."""
+    """Format the mean of numbers and its 95 % interval, such as "1.2 [1.0, 1.4]"."""
     listed = with_number(values)
     ends = ", ".join(number(end, decimals) for end in interval(listed))
     return f"{number(float(np.mean(listed)), decimals)} [{ends}]"
 
 
 def finite(value: Any) -> Any:
-    """Return a tree of JSON values with null for NaN and infinity, which JSON does not have."""
+    """Return a tree of JSON values in which NaN and infinity are null, as JSON lacks them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     # A named tuple becomes a table; `json` would write it as a list.

@@ -1,4 +1,4 @@
-"""Personal masks of a finished run: each person's personal entries, and how far people agree.
+"""Personal masks of a finished run: which parameters are personal, and how people's masks agree.
 
 Used by `reports.plots.masks`, `results.read` and `studies.mask_anatomy`.
 """
@@ -19,9 +19,10 @@ from vergence.errors import DataError
 
 @dataclass(frozen=True)
 class Masks:
-    """Personal masks of one run, packed: (seed, person) -> uint8 `[ceil(n / 8)]`.
+    """Personal masks of one run: a bit per parameter, true if the parameter is personal.
 
-    `names` and `shapes` describe the flat vector of n entries, in order.
+    `packed` maps (seed, person) to bits, as uint8 `[ceil(n / 8)]`. `names` and `shapes` describe
+    the tensors that make up the flat vector of `n` parameters, in order.
     """
 
     n: int
@@ -40,15 +41,18 @@ class Masks:
         return sorted({seed for seed, _ in self.packed})
 
     def bits(self, seed: int, person: str) -> NDArray[np.bool_]:
-        """Return one mask, `[n]`, true = personal."""
+        """Return one person's mask, `[n]`; true means personal."""
         return np.unpackbits(self.packed[seed, person])[: self.n].astype(bool)
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return the number of entries of each named tensor."""
+        """Return the number of parameters in each named tensor, `[tensors]`."""
         return np.array([int(np.prod(s)) for s in self.shapes], dtype=np.int64)
 
     def layers(self, most: int = 28) -> dict[str, list[int]]:
-        """Group tensors into at most `most` layers by shortening their dotted names."""
+        """Group tensors into at most `most` layers, by the first parts of their dotted names.
+
+        Returns layer -> indices of its tensors.
+        """
         depth = max(len(name.split(".")) for name in self.names)
         groups: dict[str, list[int]] = {}
         for keep in range(max(depth - 1, 1), 0, -1):
@@ -63,7 +67,10 @@ class Masks:
         return groups
 
     def shares(self, groups: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
-        """Return the personal share `[layers, people]`, mean over seeds."""
+        """Return the personal fraction of each layer's parameters, `[layers, people]`.
+
+        Values are means over seeds. `groups` maps a layer to the indices of its tensors.
+        """
         sizes = self.sizes()
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         table = np.zeros((len(groups), len(self.people)))
@@ -77,14 +84,14 @@ class Masks:
         return table
 
     def totals(self) -> dict[str, float]:
-        """Return each person's personal share of all entries, mean over seeds."""
+        """Return person -> fraction of all parameters that are personal, mean over seeds."""
         shares: dict[str, list[float]] = {person: [] for person in self.people}
         for (_, person), packed in self.packed.items():
             shares[person].append(int(np.bitwise_count(packed).sum()) / self.n)
         return {person: float(np.mean(values)) for person, values in shares.items()}
 
     def overlap(self) -> NDArray[np.float64]:
-        """Return the Jaccard index `[people, people]` of two masks, mean over seeds."""
+        """Return the Jaccard index of each pair of masks, `[people, people]`, mean over seeds."""
         people = self.people
         total, count = np.zeros((2, len(people), len(people)))
         for seed in self.seeds:
@@ -104,7 +111,9 @@ class Masks:
 
     @classmethod
     def load(cls, path: Path, people: Sequence[str]) -> Masks:
-        """Read masks.safetensors, one packed tensor per "seed/person", in the order of `people`.
+        """Read masks.safetensors, which has one packed tensor per "seed/person".
+
+        The masks get the order of `people`.
 
         Raises:
             DataError: the file is damaged.

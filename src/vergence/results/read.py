@@ -22,13 +22,13 @@ from vergence.results.mask_files import Masks
 from vergence.results.run_files import AGAIN, POISONED, read_json, read_text, whole_lines
 
 Frame = Any
-"""A pandas DataFrame; `Any`, as no type checker knows its columns, and pandas is imported late."""
+"""A pandas DataFrame. The type is `Any`, as pandas is imported only when it is needed."""
 Priors = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""Prior name -> person -> metric -> value."""
+"""Name of a baseline without learning -> person -> metric -> value."""
 
 
 class Estimate(NamedTuple):
-    """A metric over people: mean, 95 % interval, standard deviation, worst person's value."""
+    """A metric over people: mean, its 95 % interval, standard deviation, worst person's value."""
 
     mean: float
     lo: float
@@ -38,16 +38,17 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> Self:
-        """Make an estimate from a metric's entry in results.json; its interval may be NaN."""
+        """Make an estimate from a metric's entry in results.json; interval ends may be NaN."""
         low, high = (float("nan") if end is None else end for end in summary["ci95"])
         return cls(summary["mean"], low, high, summary["std"], summary["worst"])
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Heat maps on fixed test samples: frames uint8 `[k, H, W, 3]`, maps `[k, h, w]`.
+    """Heat maps of gaze on fixed test samples, the true and the predicted ones.
 
-    `points` is `[k, P, 2]`, x and y in [0, 1], NaN for no gaze point; `person` has k names.
+    `frames` is uint8 `[k, H, W, 3]`; `truth` and `pred` are maps `[k, h, w]`. `points` are gaze
+    points `[k, P, 2]`, x and y in [0, 1]; NaN means no gaze point. `person` has k names.
     """
 
     frames: NDArray[np.uint8]
@@ -59,7 +60,7 @@ class Maps:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run directory."""
+    """One finished run, read from its directory."""
 
     folder: Path
     label: str
@@ -72,7 +73,7 @@ class Run:
 
     @property
     def headline(self) -> str:
-        """The metric that tables and plots put first."""
+        """Name of the headline metric, which tables and plots put first."""
         return self.results["headline"]
 
     @property
@@ -82,7 +83,7 @@ class Run:
 
     @property
     def people(self) -> list[str]:
-        """Names of the people measured, in client order."""
+        """Names of the people who were evaluated, in client order."""
         return self.results["people"]
 
     @property
@@ -97,7 +98,7 @@ class Run:
 
     @property
     def federation(self) -> str:
-        """Name of the federation, with its options where the run recorded them."""
+        """Name of the run's data; with options, as JSON, if the run recorded them."""
         name = self.results["federation"]
         return name if isinstance(name, str) else json.dumps(name, sort_keys=True)
 
@@ -132,46 +133,64 @@ class Run:
 
     @cached_property
     def config(self) -> str:
-        """Text of config.toml, resolved."""
+        """Text of config.toml, with all settings of the run."""
         return read_text(self.folder / "config.toml")
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Metric -> estimate over people, the headline first; with one person intervals are NaN."""
+        """Metric -> estimate over people, the headline metric first.
+
+        With one person, the intervals are NaN.
+        """
         names = sorted(self.results["metrics"], key=lambda name: name != self.headline)
         return {name: Estimate.of(self.results["metrics"][name]) for name in names}
 
     def scores(self, metric: str, evaluation: str = "P0") -> dict[str, float]:
-        """Return person -> value, mean over seeds, in client order."""
+        """Return person -> value of a metric, mean over seeds, in client order.
+
+        `evaluation` is the evaluation point; P0 is the model with which a person predicts.
+        """
         means = self._means.get((evaluation, metric), {})
         return {p: means[p] for p in dict.fromkeys([*self.people, *means]) if p in means}
 
     def final(self, *metrics: str) -> Frame:
-        """Return the rows of people.csv for the final models (P0), of these metrics or all."""
+        """Return the rows of people.csv for the final models (P0).
+
+        Only rows of `metrics` are returned; without arguments, rows of all metrics.
+        """
         rows = self.values[self.values.evaluation == "P0"]
         return rows[rows.metric.isin(metrics)] if metrics else rows
 
     def curve(
         self, metric: str, evaluation: str = "P0"
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the evaluated rounds `[k]` and values `[seeds, k]`; NaN where a seed has none."""
+        """Return a metric by round: rounds `[k]` and means over people `[seeds, k]`.
+
+        `evaluation` is the evaluation point. A value is NaN if a seed has none for the round.
+        """
         rows = self.rounds
         return _by_round(rows[(rows.metric == metric) & (rows.evaluation == evaluation)], "value")
 
     def growth(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return rounds `[k]` and the mean personal share `[seeds, k]`; empty without masks."""
+        """Return rounds `[k]` and the mean personal fraction of parameters, `[seeds, k]`.
+
+        Both are empty for methods without masks.
+        """
         return _by_round(self.rounds[np.isfinite(self.rounds.personal_fraction)])
 
     def growth_of_people(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """Return person -> rounds `[k]` and personal share `[seeds, k]`, for methods with masks.
+        """Return person -> (rounds `[k]`, personal fraction of parameters `[seeds, k]`).
 
-        The report's figure of masks draws it.
+        The result is empty for methods without masks.
         """
         rows = self.turns[np.isfinite(self.turns.personal_fraction)]
         return {person: _by_round(own) for person, own in rows.groupby("client", sort=False)}
 
     def traffic(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return rounds `[k]` and bytes up and down per client so far `[2, k]`, seeds averaged."""
+        """Return rounds `[k]`, and bytes per client from the start to each round, `[2, k]`.
+
+        The rows are bytes up and bytes down, averaged over seeds.
+        """
         total = self.turns.groupby("round")[["bytes_up", "bytes_down"]].sum()
         clients = max(len({*self.turns.client} - {POOLED}), 1)
         seeds = max(self.turns.seed.nunique(), 1)
@@ -179,10 +198,11 @@ class Run:
 
     @cached_property
     def steps(self) -> float:
-        """Gradient steps per client over the whole run, seeds averaged, from turns.csv.
+        """Gradient steps per client over the whole run, averaged over seeds, from turns.csv.
 
-        Turns before round 1 count as well. The steps of a data centre are divided by its people.
-        NaN where replies do not say how many steps they took, as under secure sums.
+        Steps before round 1 count as well. The steps of a data centre are divided by its number of
+        people. The value is NaN if replies do not say how many steps they took, as under secure
+        sums.
         """
         turns = self.turns
         # A turn has a row per tree, in alphabetical order, and its steps count once.
@@ -198,20 +218,20 @@ class Run:
 
     @cached_property
     def masks(self) -> Masks | None:
-        """Personal masks, where the method keeps any."""
+        """Personal masks; None: the method keeps no masks."""
         path = self.folder / "masks.safetensors"
         return Masks.load(path, self.people) if path.exists() else None
 
     @cached_property
     def maps(self) -> Maps | None:
-        """Heat maps on fixed test samples, where the task has any."""
+        """Heat maps on fixed test samples; None: the task has none."""
         path = self.folder / "maps.npz"
         return _maps(path) if path.exists() else None
 
 
 @dataclass(frozen=True)
 class StudyResults:
-    """Runs that may be compared, in order, and the priors they share."""
+    """Runs that may be compared, in order, and the baselines (priors) that they share."""
 
     folder: Path
     runs: tuple[Run, ...]
@@ -219,7 +239,7 @@ class StudyResults:
 
     @property
     def headline(self) -> str:
-        """The metric that tables and plots put first."""
+        """Name of the headline metric, which tables and plots put first."""
         return self.runs[0].headline
 
     @property
@@ -233,17 +253,20 @@ class StudyResults:
         return self.runs[0].folder != self.folder
 
     def find(self, name: str) -> Run | None:
-        """Return the run with this label, or else the first run of this method."""
+        """Return the run with this label, or else the first run of the method of this name.
+
+        None: there is neither.
+        """
         matches = [r for r in self.runs if r.label == name] or [
             r for r in self.runs if r.method == name
         ]
         return matches[0] if matches else None
 
     def run(self, name: str) -> Run:
-        """Return the run with this label or method.
+        """Return the run with this label, or else the first run of the method of this name.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is neither.
         """
         run = self.find(name)
         if run is None:
@@ -253,7 +276,7 @@ class StudyResults:
 
 
 def read(folder: Path | str) -> StudyResults:
-    """Read a folder of `vergence run --out` with its index, or one run directory.
+    """Read the runs in a folder of `vergence run --out` with its index, or one run directory.
 
     Raises:
         StateError: the folder is neither, or a run in it is unfinished.
@@ -309,20 +332,20 @@ def _priors(folder: Path, name: str | None) -> Priors:
 def table(path: Path, *names: str, growing: bool = False) -> Frame:
     """Read a CSV table from a run's folder, which may come from somebody else.
 
-    Numbers have the bits of `float(text)`; an empty number is NaN. Further columns are ignored.
+    A number has the bits of `float(text)`; an empty number is NaN. Other columns are ignored.
 
     Args:
         path: the file.
         names: columns to read; default: those of `TABLES` for a file of this name.
-        growing: whether a run may still be writing it: an unfinished last line is then ignored,
-            and a missing file has no rows.
+        growing: whether a run may still be writing the file. Then an unfinished last line is
+            ignored, and a missing file has no rows.
 
     Returns:
-        The columns, of the types in `COLUMNS` (text if it does not name them).
+        The columns, with the types in `COLUMNS`; a column that `COLUMNS` does not name is text.
 
     Raises:
-        StateError: the file is missing or too large, lacks a column, or has a value of another
-            type than its column.
+        StateError: the file is missing or too large, lacks a column, or has a value of another type
+            than its column.
     """
     # Importing pandas takes a third of a second, for which other commands need not wait.
     import pandas as pd
@@ -370,7 +393,10 @@ CASTS: Mapping[type, Callable[[str], Any]] = {float: lambda text: float(text or 
 
 
 def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
-    """Return (evaluation, metric) -> person -> mean over seeds; NaN if a seed's value is NaN."""
+    """Return (evaluation point, metric) -> person -> mean over seeds.
+
+    A mean is NaN if the value of one seed is NaN.
+    """
     # The mean is NumPy's, as pandas adds in another order, which gives other bits.
     return {
         point: own.groupby("person", sort=False)["value"]

@@ -21,9 +21,9 @@ from vergence.errors import StateError
 
 # A forged file could otherwise fill the memory; no run writes files of these sizes.
 JSON_BYTES, TABLE_BYTES = 2**28, 2**31
-"""Most bytes of a JSON file, and of a table."""
+"""Largest sizes in bytes of a JSON file, and of a table."""
 LONGEST_PATH = 1000
-"""Most characters of a path from one run to another."""
+"""Largest number of characters of a path from one run to another."""
 POISONED = "POISONED"
 """Key under which data and provenance name a run's malicious clients."""
 AGAIN = "restore it from a copy, or run again"
@@ -31,14 +31,14 @@ Number = float | None
 
 
 class OpenRecord(BaseModel):
-    """A table whose keys named here are checked; other keys are allowed."""
+    """A record of which only the fields named here are checked; other keys are allowed."""
 
     # Pydantic would convert "1" to 1, and readers would still see the text.
     model_config = ConfigDict(strict=True, extra="allow")
 
 
 class RunSummary(OpenRecord):
-    """A metric over people in results.json."""
+    """A metric's summary over people, as results.json has it."""
 
     mean: Number
     std: Number
@@ -47,17 +47,17 @@ class RunSummary(OpenRecord):
 
 
 class BytesSent(OpenRecord):
-    """Mean bytes per client and round in results.json."""
+    """Mean bytes per client and round, as results.json has them."""
 
     up: float
     down: float
 
 
 def name_inside(name: str) -> str:
-    """Check that a name is that of something in the folder itself, and return it.
+    """Check that a name is that of something directly in the folder, and return the name.
 
     Raises:
-        ValueError: it leads to another folder.
+        ValueError: the name leads to another folder.
     """
     # An index from somebody else must not lead to other files of the reader.
     if name in ("", ".", "..") or "/" in name or "\0" in name:
@@ -69,10 +69,12 @@ NameInside = Annotated[str, AfterValidator(name_inside)]
 
 
 def sibling_run_path(path: str) -> str:
-    """Check a path from a merged run to one of its parts below the same folder, and return it.
+    """Check a relative path from a merged run to one of its parts, and return the path.
+
+    The path must begin with "../" and lead to a run in a folder beside the merged run.
 
     Raises:
-        ValueError: it leads to another folder.
+        ValueError: the path leads elsewhere.
     """
     up, *down = path.split("/")
     if up != ".." or len(down) < 2 or len(path) > LONGEST_PATH or not path.isprintable():
@@ -86,7 +88,7 @@ SiblingRunPath = Annotated[str, AfterValidator(sibling_run_path)]
 
 
 class ResultsFile(OpenRecord):
-    """Keys of results.json that are read; those that older runs lack have a default."""
+    """Keys of results.json that are read; keys that older runs lack have a default."""
 
     method: str
     task: str
@@ -114,7 +116,7 @@ class ResultsFile(OpenRecord):
 
     @model_validator(mode="after")
     def measured(self) -> Self:
-        """Refuse a headline that was not measured."""
+        """Refuse a file whose headline metric is not among its metrics."""
         if self.headline not in self.metrics:
             raise ValueError(f"metrics has no '{self.headline}', the headline")
         return self
@@ -131,7 +133,7 @@ class Provenance(OpenRecord):
 
 
 class IndexEntry(OpenRecord):
-    """One run in index.json."""
+    """One run, as index.json lists it."""
 
     label: str
     dir: NameInside
@@ -145,14 +147,14 @@ class Index(OpenRecord):
 
 
 class NamedTable(OpenRecord):
-    """Name and label of a task or a method in config.toml."""
+    """Name and label of a task or a method, as config.toml has them."""
 
     name: str
     label: str = ""
 
 
 class Rounds(BaseModel):
-    """Seeds and number of rounds of a run in config.toml."""
+    """Seeds and number of rounds of a run, as config.toml has them."""
 
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
     split_seeds: list[int] = []
@@ -177,10 +179,11 @@ KINDS: Mapping[str, type[BaseModel]] = {
 
 
 def read_bytes(path: Path, most: int = TABLE_BYTES) -> bytes:
-    """Return the content of a regular file.
+    """Return the content of a regular file of at most `most` bytes.
 
     Raises:
-        StateError: there is none, it is a device, a pipe or a folder, or too large.
+        StateError: the file is missing or too large, cannot be read, or is a device, a pipe or a
+            folder.
     """
     try:
         status = path.stat()
@@ -198,10 +201,12 @@ def read_bytes(path: Path, most: int = TABLE_BYTES) -> bytes:
 
 
 def read_text(path: Path, most: int = TABLE_BYTES) -> str:
-    """Return the text of a regular file, with the same line ends on every operating system.
+    """Return the text of a regular file, in which every line ends with a newline character.
+
+    Line ends of other operating systems are converted.
 
     Raises:
-        StateError: there is no such file, or it is not text.
+        StateError: the file is missing or cannot be read, or is not text.
     """
     try:
         text = read_bytes(path, most).decode("utf-8")
@@ -211,11 +216,11 @@ def read_text(path: Path, most: int = TABLE_BYTES) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read one of a run's JSON files.
+    """Read one of a run's JSON files, and check its structure.
 
     Raises:
-        StateError: the file is missing or not JSON, or does not have the structure of a file of
-            this name.
+        StateError: the file is missing, is not JSON, or has another structure than files of this
+            name.
     """
     text = read_text(path, JSON_BYTES)
     try:
@@ -240,10 +245,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
-    """Return a table unchanged if it has the structure of this record.
+    """Return a table unchanged if it has the structure of the record class `kind`.
 
     Raises:
-        StateError: it has another structure; the message names the key.
+        StateError: it has another structure; the message names the file and the key.
     """
     try:
         kind.model_validate(table)
@@ -253,7 +258,7 @@ def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _first(error: ValidationError | RecursionError) -> str:
-    """Return the first fault in a validation error as one line."""
+    """Return the first fault in a validation error, as text of one line."""
     if isinstance(error, RecursionError):
         return "is damaged: it holds tables in tables, far too deep"
     every = error.errors(include_url=False)
@@ -265,9 +270,9 @@ def _first(error: ValidationError | RecursionError) -> str:
 
 
 def whole_lines(path: Path, start: int = 0) -> tuple[str, int]:
-    """Return the complete lines of a file from a byte on, and the position after those lines.
+    """Return a file's complete lines from byte `start` on, and the byte position after them.
 
-    A file that is missing has no lines.
+    A missing file has no lines.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):

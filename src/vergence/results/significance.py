@@ -27,15 +27,19 @@ from vergence.results.verdict_rules import (
 )
 
 REFERENCES = ("fedavg", "local_only")
-"""Methods that every other one is paired with."""
+"""Methods with which every other method is paired."""
 Unit = Literal["person", "person-seed"]
-"""What is one observation: a person with seeds averaged first, or a person in one seed."""
+"""What counts as one observation: a person (mean over seeds), or a person in one seed."""
 Verdict = Literal["equivalent", "different", "different, but equivalent", "undecided"]
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean difference a - b over people, where each person's seeds are averaged first."""
+    """Mean difference a - b between two runs in one metric, over people.
+
+    With the unit "person-seed", each person counts once per seed. `lo` and `hi` are the ends of the
+    95 % interval. `better` is the number of people for whom a is better, out of `people`.
+    """
 
     a: str
     b: str
@@ -49,12 +53,15 @@ class Paired:
 
 @dataclass(frozen=True)
 class ComparedMethod:
-    """A pair of methods with its tests; `holm` and `equivalence` are adjusted over all pairs.
+    """A pair of methods with the results of significance tests.
 
-    `bootstrap` is the BCa interval, `p` Wilcoxon's p-value, `t` Student's; effect sizes have the
-    sign of the difference. `equivalence` is the p-value of TOST; without a margin it is NaN, and
-    `verdict` is None. `instead` has the words that replace a verdict where none may be given, and
-    `destroyed` names the method of the two that ended below a constant answer, if one did.
+    `bootstrap` is the BCa interval of the difference. `p` is Wilcoxon's p-value, `holm` the same
+    after Holm's adjustment over all pairs, and `t` Student's p-value. Effect sizes have the sign of
+    the difference.
+
+    `equivalence` is the p-value of TOST (two one-sided tests), also after Holm. Without a margin it
+    is NaN, and `verdict` is None. If no verdict may be given, `instead` has the words to print.
+    `destroyed` is the label of the run that ended below a constant answer; "" if none did.
     """
 
     pair: Paired
@@ -76,7 +83,7 @@ class ComparedMethod:
 
     @property
     def word(self) -> str:
-        """The verdict on the pair, or the words that replace it."""
+        """The verdict on the pair in words, or the words to print instead of a verdict."""
         if self.different and self.destroyed:
             return f"different: {method_name(self.destroyed)} is worse than a constant"
         return self.instead or ("different" if self.different else "no difference shown")
@@ -84,7 +91,11 @@ class ComparedMethod:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Ranks of all methods of a study for every person; `labels` are in the order of `ranking`."""
+    """Ranks of all methods of a study among each other, for every person.
+
+    `labels` has the runs in the order of `ranking`; `people` is the number of people (or of pairs
+    of person and seed).
+    """
 
     labels: tuple[str, ...]
     people: int
@@ -96,8 +107,12 @@ def paired(
 ) -> Paired:
     """Return the mean difference a - b over the people in both runs, with its 95 % t interval.
 
-    `metric` defaults to the headline; `better` counts people for whom a is better than b. With
-    `unit` "person-seed" a person counts once per seed.
+    Args:
+        study: the runs.
+        a: label of the first run.
+        b: label of the second run.
+        metric: the metric; default: the headline metric.
+        unit: what counts as one observation. With "person-seed" a person counts once per seed.
 
     Raises:
         ConfigError: a run or metric is unknown, or the runs have no person in common.
@@ -111,7 +126,9 @@ def paired(
 
 
 def pairs_of(study: StudyResults, reference: str | None = None) -> list[tuple[str, str]]:
-    """Return the pairs to compare: each method with `reference`, or with FedAvg and local-only.
+    """Return the pairs of labels to compare: each run with the run `reference`.
+
+    By default each run is compared with FedAvg and with local-only training.
 
     Raises:
         ConfigError: there is no run `reference`.
@@ -135,11 +152,11 @@ def judge(
     margin: float | None = None,
     unit: Unit = "person",
 ) -> list[ComparedMethod]:
-    """Return the pairs of `pairs_of` with their tests, adjusted as one family.
+    """Return the pairs of `pairs_of` with their tests, adjusted over all pairs.
 
-    With a margin (in the metric's units) each pair gets a verdict: equivalent by TOST, different by
-    Wilcoxon's test, both after Holm at 0.05, else undecided. A pair that is both has a real
-    difference that is too small to matter.
+    With a margin (in the metric's units) each pair gets a verdict, after Holm at level 0.05:
+    "equivalent" by TOST (two one-sided tests), "different" by Wilcoxon's test, else "undecided". A
+    pair that is both has a real difference that is too small to matter.
 
     Raises:
         ConfigError: a run or metric is unknown, or the margin is not positive.
@@ -176,8 +193,8 @@ def _standing(
 ) -> tuple[str, str]:
     """Return the words that replace a verdict on two runs, and the label of a destroyed run.
 
-    That is the first run that finished training significantly below the best baseline without
-    learning; "" if neither did.
+    A run is destroyed if it finished training significantly below the best baseline without
+    learning. If both are, the first counts; the label is "" if neither is.
     """
     one, other = (study.run(name) for name in pair)
     mine, theirs = ({m: run.scores(m) for m in run.results["metrics"]} for run in (one, other))
@@ -187,12 +204,15 @@ def _standing(
 
 
 def family(pairs: Sequence[ComparedMethod]) -> int:
-    """Return the number of hypotheses behind adjusted p-values; a - b and b - a count once."""
+    """Return the number of hypotheses over which p-values were adjusted.
+
+    a - b and b - a count once.
+    """
     return len({frozenset((j.pair.a, j.pair.b)) for j in pairs})
 
 
 def best(study: StudyResults, metric: str) -> Run | None:
-    """Return the trained method with the best finite mean over people, if there is any."""
+    """Return the run with the best mean over people in a metric; None if no mean is finite."""
     sign = -1 if metric in study.lower_is_better else 1
     measured = [r for r in study.runs if metric in r.estimates]
     finite = [r for r in measured if math.isfinite(r.estimates[metric].mean)]
@@ -200,7 +220,10 @@ def best(study: StudyResults, metric: str) -> Run | None:
 
 
 def rank(study: StudyResults, metric: str | None = None, unit: Unit = "person") -> Ranked | None:
-    """Rank all methods within every person; None with fewer than three methods or two people.
+    """Rank all methods for every person.
+
+    Returns:
+        The ranks; None with fewer than three methods or two people.
 
     Raises:
         ConfigError: the metric is unknown.
@@ -216,10 +239,10 @@ def rank(study: StudyResults, metric: str | None = None, unit: Unit = "person") 
 
 
 def fairness_by_run(study: StudyResults, metric: str | None = None) -> dict[str, Fairness]:
-    """Return label -> fairness block over people, compared with a local-only run if there is one.
+    """Return label -> fairness over people, such as the worst score and who is harmed.
 
-    With several local-only runs, each method is compared with that of its own experiment. Methods
-    without the metric are left out.
+    Harm is a loss compared with a local-only run, if there is one. With several local-only runs,
+    that of the method's own experiment is taken. Runs without the metric are left out.
     """
     metric = metric or study.headline
     scores = {
@@ -258,7 +281,7 @@ def _differences(study: StudyResults, a: str, b: str, metric: str, unit: Unit) -
 
 
 def _family(p_values: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-    """Adjust p-values by Holm's method."""
+    """Adjust p-values by Holm's method; a - b and b - a count as one hypothesis."""
     # The tests of a - b and b - a are one hypothesis, which must not be paid for twice.
     single = {frozenset(pair): p for pair, p in p_values.items()}
     adjusted = dict(zip(single, statistics.holm(list(single.values())), strict=True))

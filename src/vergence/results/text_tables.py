@@ -24,9 +24,10 @@ Record = Mapping[str, Any]
 class TextTable:
     """A table of printed cells under a heading.
 
-    The first `keys` columns name the line; they are repeated where a console is too narrow for all
-    columns. `dim` holds the lines to print faintly, `notes` the sentences to print below the table,
-    and `records` the rows of a CSV file with the same content.
+    The first `keys` columns name the line. If a console is too narrow, the table is printed in
+    parts, and these columns are repeated in each part. `dim` has the numbers of the lines that are
+    printed faintly, `notes` the sentences below the table, and `records` the rows of a CSV file
+    with the same content.
     """
 
     heading: str
@@ -74,20 +75,20 @@ class TextTable:
         return f"## {self.heading}\n\n{markdown_table(self.heads, self.lines, self.keys)}{notes}"
 
     def csv(self) -> str:
-        """Return the records at full precision."""
+        """Return the records as CSV, with numbers at full precision."""
         return csv_text(self.records)
 
 
 def markdown_table(
     heads: Sequence[str], lines: Sequence[Sequence[str]], keys: int = 1, rule: str = "---:"
 ) -> str:
-    """Return a table in Markdown; `rule` sets how all but the first `keys` columns are aligned."""
+    """Return a table in Markdown; `rule` aligns all columns except the first `keys` ones."""
     rules = ["---"] * keys + [rule] * (len(heads) - keys)
     return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rules, *lines))
 
 
 def csv_text(records: Sequence[Record]) -> str:
-    """Return records as CSV at full precision."""
+    """Return records as CSV, with numbers at full precision."""
     heads = list(dict.fromkeys(key for record in records for key in record))
     return csv_of([heads, *([_full(record.get(key)) for key in heads] for record in records)])
 

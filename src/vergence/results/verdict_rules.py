@@ -1,4 +1,4 @@
-"""Rules for verdicts on two rows: the winner must have learned, and both finished training.
+"""Rules for verdicts on two runs: the winner must have learned, and both have finished training.
 
 `vergence compare`, the report and `vergence reproduce` use them. `tools/examiner.py` computes the
 same from committed numbers, with formulas of its own.
@@ -23,18 +23,18 @@ from vergence.results.read import read as read_study
 
 # The share from which a person's loss counts as harm: a verdict should not rest on less.
 GAIN, LAST = HARM, 1 / 3
-"""Most gain of a finished row, as a share of its final value, in this last share of its rounds."""
+"""A run has finished training if it gains at most `GAIN` of its final value in the last third."""
 # The second is the 97.5 % quantile of the normal distribution.
 ERRORS, WIDTH = 3.0, 1.959964
-"""Standard errors by which an accuracy must exceed that of a constant answer; standard errors in
-half a 95 % interval."""
+"""Numbers of standard errors: by which an accuracy must exceed that of a constant answer, and
+which make up half a 95 % interval."""
 FULL = 0.99
-"""Mean of a share in [0, 1] above which no test can tell which row is better."""
+"""Mean of a metric in [0, 1] above which no test can tell which run is better."""
 # It is larger than the rounding of a mean of float64.
 TIE = 1e-12
-"""Largest difference of scores that count as equal."""
+"""Largest difference between two scores that count as equal."""
 Scores = Mapping[str, float]
-"""Person, or seed -> value."""
+"""Person (or seed) -> value."""
 Floats = NDArray[np.float64]
 Curve = tuple[Sequence[float], Sequence[float]]
 """Evaluated rounds and means over people, signed so that more is better."""
@@ -42,14 +42,14 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known about one row in one metric, without any other row.
+    """What is known about one row of a table (a run, in one metric) without any other row.
 
     Attributes:
         mean: mean over people, signed so that more is better.
-        ceiling: True if the metric is a share that could hardly be larger.
+        ceiling: True if the metric is in [0, 1] and could hardly be larger.
         learned: True if the row is above the best baseline without learning; None if unknown.
         below: True if the row is significantly below that baseline.
-        gaining: gain per round in the last third of the rounds; it is 0 if training has finished,
+        gaining: gain per round in the last third of the rounds. It is 0 if training has finished,
             and NaN if scores were not recorded by round.
         prior: name of the best baseline without learning; "" if there is none.
     """
@@ -75,15 +75,15 @@ def standing(
     images: int = 0,
     learned: bool | None = None,
 ) -> Standing:
-    """Compare a row with the best baseline without learning, person by person.
+    """Compare one run with the best baseline without learning, person by person.
 
     Args:
-        scores: the row's scores.
+        scores: the run's scores.
         priors: name -> scores of the baselines, without those that use other people's gaze.
         lower: whether less is better.
-        gaining: see `Standing`.
+        gaining: the run's gain per round at the end; 0: training has finished.
         images: for an accuracy, the number of test images; 0: unknown.
-        learned: whether the row has learned, for a row without any baseline.
+        learned: whether the run has learned; used only if there is no baseline.
     """
     known = {k: v for k, v in scores.items() if math.isfinite(v)}
     sign, mine = (-1.0 if lower else 1.0), np.array(list(known.values()))
@@ -106,17 +106,18 @@ def standing(
 def lead_ends(
     mine: Floats, guess: Floats, sign: float, images: int, seeds: bool
 ) -> list[tuple[float, float]]:
-    """Return intervals of the lead over a baseline, over the test's images or over people.
+    """Return intervals of a run's lead over a baseline, each as a pair of ends.
 
-    Over people there are two intervals, of the lead and of the lead as a share of each person's
-    baseline. They are NaN for seeds with equal leads.
+    For an accuracy of known images there is one interval, over test images. Otherwise intervals are
+    over people: of the lead, and of the lead relative to each person's baseline if no baseline is
+    0. If scores are of seeds with equal leads, the ends are NaN.
 
     Args:
-        mine: the row's scores.
+        mine: the run's scores.
         guess: the baseline's scores.
         sign: -1.0 if less is better, else 1.0.
         images: number of test images of an accuracy; 0: intervals are over people.
-        seeds: whether scores are of seeds on one test, instead of people.
+        seeds: whether scores are of seeds on the same test, and not of people.
     """
     lead, level = sign * (mine - guess), float(guess.mean())
     if images:
@@ -131,7 +132,7 @@ def lead_ends(
 
 
 def unit_of(names: Sequence[str]) -> str:
-    """Return the unit of scores, by their names: `seed` or `person`.
+    """Return what scores belong to, from the scores' names: `seed`, `round` or `person`.
 
     >>> unit_of(["seed 0", "seed 1"]), unit_of(["p000", "p001"])
     ('seed', 'person')
@@ -141,7 +142,7 @@ def unit_of(names: Sequence[str]) -> str:
 
 
 def standard_error(share: float, images: int) -> float:
-    """Return the standard error of a share of test images."""
+    """Return the standard error of an accuracy (`share`) on a number of test images."""
     # One right and one wrong image are added, as a share of 0 or 1 would have no error otherwise
     # (Agresti and Coull 1998).
     share = (share * images + 1) / (images + 2)
@@ -151,10 +152,10 @@ def standard_error(share: float, images: int) -> float:
 def with_images(
     ends: tuple[float, float], one: float, other: float, images: int
 ) -> tuple[float, float]:
-    """Widen an interval over seeds of a difference of two accuracies by the sampling of images.
+    """Widen an interval of the difference of two accuracies by the sampling of test images.
 
     Args:
-        ends: the interval over seeds.
+        ends: the interval over seeds, without the sampling of images.
         one: an accuracy.
         other: the other accuracy.
         images: number of test images.
@@ -168,8 +169,13 @@ def with_images(
 def gain_a_round(rounds: ArrayLike, means: ArrayLike) -> float:
     """Return the mean gain per round in the last third of the rounds.
 
-    It is 0 if that third gains at most `GAIN` of the final value, and NaN if nothing was measured
-    between start and end. The third begins at the evaluated round nearest to two thirds of all.
+    The result is 0 if that third gains at most `GAIN` of the final value. It is NaN if nothing was
+    measured between start and end. The third begins at the evaluated round nearest to two thirds of
+    all rounds.
+
+    Args:
+        rounds: the evaluated rounds.
+        means: means over people in these rounds, signed so that more is better.
     """
     values = np.asarray(means, dtype=np.float64)
     known = np.isfinite(values)
@@ -185,7 +191,7 @@ def gain_a_round(rounds: ArrayLike, means: ArrayLike) -> float:
 def training_curve(run: Run, metric: str) -> Curve:
     """Return evaluated rounds and means over people and seeds, signed so that more is better.
 
-    For merged folds it is the curve of the fold that gains most.
+    For a run merged from folds, it is the curve of the fold that gains most at the end.
     """
     folds = dict.fromkeys(run.results.get("folds", {}).values())
     if folds:
@@ -202,12 +208,12 @@ def training_curve(run: Run, metric: str) -> Curve:
 
 
 def steepest(curves: Iterable[Curve]) -> Curve:
-    """Return the curve that gains most; an unrecorded gain (NaN) counts as the largest."""
+    """Return the curve that gains most at the end; an unrecorded gain counts as the largest."""
     return max(curves, key=lambda each: float(np.nan_to_num(gain_a_round(*each), nan=math.inf)))
 
 
 def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
-    """Return label -> standing of every run of a study in a metric."""
+    """Return label -> standing in a metric, for every run of a study."""
     priors = {
         name: {person: metrics.get(metric, math.nan) for person, metrics in people.items()}
         for name, people in study.priors.items()
@@ -226,7 +232,7 @@ def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
 
 
 def count_test_images(run: Run, metric: str) -> int:
-    """Return the number of all people's test images; 0 if unknown, or for no accuracy."""
+    """Return the number of all people's test images; 0 if unknown, or not an accuracy."""
     if "accuracy" not in metric or not (run.folder / "samples.csv").exists():
         return 0
     rows = table(run.folder / "samples.csv")
@@ -234,7 +240,10 @@ def count_test_images(run: Run, metric: str) -> int:
 
 
 def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
-    """Return whether a run's budget is the best of three or more, and not the largest of them."""
+    """Return whether a run's training budget (gradient steps) is the best of its method's.
+
+    This is so if three or more budgets were run, and the best is not the largest of them.
+    """
     sign = -1 if metric in run.lower_is_better else 1
     means = {
         other.steps: sign * other.estimates[metric].mean
@@ -246,7 +255,7 @@ def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
 
 
 def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
-    """Return whether two rows have equal scores of all people in every metric they share."""
+    """Return whether two runs have equal scores of all people in every metric they share."""
     shared = one.keys() & other.keys()
     return bool(shared) and all(
         one[m].keys() == other[m].keys()
@@ -259,13 +268,14 @@ def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
 
 
 def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool = False) -> str:
-    """Return the words that replace a verdict on two rows; "" if a verdict may be given.
+    """Return the words that replace a verdict on two runs; "" if a verdict may be given.
 
     Args:
-        one: a row.
-        other: the row to compare it with; a baseline without learning is a `Standing` with a mean.
-        equal: whether all their scores are the same.
-        both: whether both must have learned, as is needed to state that they are alike.
+        one: a run's standing.
+        other: the standing with which it is compared; for a baseline without learning, only its
+            mean is known.
+        equal: whether all scores of the two are the same.
+        both: whether both must have learned, which is needed to say that they are alike.
     """
     rows = (one, other)
     if one.ceiling and other.ceiling:

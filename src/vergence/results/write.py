@@ -39,7 +39,7 @@ from vergence.system.memory import peak_mb
 
 
 def save_whole(path: Path, *chunks: bytes | memoryview) -> None:
-    """Replace a file of a run, completely or not at all.
+    """Write a file of a run; after an error the old file is still there, unchanged.
 
     Raises:
         Unsaved: the file cannot be written.
@@ -49,34 +49,40 @@ def save_whole(path: Path, *chunks: bytes | memoryview) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, completely or not at all."""
+    """Write a JSON file; after an error the old file is still there, unchanged."""
     save_whole(path, json.dumps(value, indent=1).encode() + b"\n")
 
 
 def write_toml(path: Path, table: Mapping[str, Any], above: Sequence[str] = ()) -> None:
-    """Write a TOML file, completely or not at all; `above` are its first lines, as comments."""
+    """Write a TOML file; after an error the old file is still there, unchanged.
+
+    The lines in `above` come first, as comments.
+    """
     comments = "".join(f"# {line}\n" for line in above)
     save_whole(path, (comments + tomli_w.dumps(dict(table))).encode())
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV table of a run, completely or not at all."""
+    """Write a CSV table of a run; after an error the old file is still there, unchanged."""
     save_whole(path, csv_of([head, *rows]).encode())
 
 
 def export_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV table for a reader, outside of any run, completely or not at all."""
+    """Write a CSV table outside of a run; after an error the old file is unchanged."""
     write_text(path, csv_of([head, *rows]))
 
 
 def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, float]]:
-    """Return metric -> person -> mean over seeds, from people.csv."""
+    """Return metric -> person -> mean over seeds, from people.csv.
+
+    `evaluation` is the evaluation point; P0 is the model with which a person predicts.
+    """
     means = means_over_seeds(table(folder / "people.csv"))
     return {metric: people for (point, metric), people in means.items() if point == evaluation}
 
 
 def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any]:
-    """Return mean, std, worst and the 95 % interval over people who have a number."""
+    """Return mean, std, worst and the 95 % interval over people, without NaN values."""
     values = with_number(people.values())
     worst = max(values) if lower_is_better else min(values)
     # The number of somebody whose training diverged may be infinite.
@@ -89,8 +95,8 @@ def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any
 def traffic(folder: Path, rounds: int) -> dict[str, float]:
     """Return mean bytes up and down per client and round, from turns.csv.
 
-    Bytes sent once (a data centre's data, a last download after the rounds) are divided by the
-    number of rounds, too.
+    Bytes that are sent once are divided by the number of rounds, too. Examples are a data centre's
+    data, and a last download after the rounds.
     """
     turns = table(folder / "turns.csv")
     uploads = turns.verb == UPLOAD
@@ -104,7 +110,7 @@ def traffic(folder: Path, rounds: int) -> dict[str, float]:
 
 
 def seconds(folder: Path) -> float:
-    """Return the seconds of all rounds and of the work before and after the rounds."""
+    """Return the seconds of a run, over all seeds: rounds, and work before and after them."""
     # Every metric of a round has a row, which repeats the seconds.
     spent = table(folder / "rounds.csv").drop_duplicates(["seed", "round", "seconds"])
     return sum(spent.seconds.tolist())
@@ -128,10 +134,10 @@ def write_results(
         label: name of the run in tables.
         method: the method.
         task: the task.
-        federation: the people, with their data where these are here.
+        federation: the people, with their data if these are on this machine.
         plan: the settings.
-        personal: mean share of personal parameters; None for methods without masks.
-        privacy: what protections spent.
+        personal: mean fraction of the parameters that are personal; None: the method has no masks.
+        privacy: the privacy budgets that protections spent.
     """
     scores = score_blocks(folder.path, task.headline, task.lower_is_better)
     write_json(
@@ -165,7 +171,10 @@ def write_results(
 
 
 def score_blocks(folder: Path, headline: str, lower_is_better: Container[str]) -> dict[str, Any]:
-    """Return the blocks of results.json that follow from people.csv, without comparisons."""
+    """Return the entries of results.json that follow from people.csv alone.
+
+    Harm, which needs another run, is null in them.
+    """
     means = person_means(folder)
     return {
         "metrics": {m: summary(p, m in lower_is_better) for m, p in means.items()},
@@ -181,16 +190,16 @@ def write_merged(
     people: Sequence[str] | None = None,
     splits: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write results.json of merged runs: bytes are means over them, seconds are sums.
+    """Write results.json of a run that merges several runs.
 
-    Studies that merge folds or splits call it.
+    Studies that merge folds or splits call this. Bytes are means over the runs, seconds are sums.
 
     Args:
         folder: the merged run, with its tables.
         parts: person left out -> run of that fold; or split seed -> run of that split.
         clients: number of clients in the whole data.
-        people: people who were measured; None: the people left out.
-        splits: the spread over splits, where the parts are splits.
+        people: people who were evaluated; None: the people left out.
+        splits: the spread over splits; None: the parts are folds.
     """
     results = [part.results for part in parts.values()]
     first = results[0]
@@ -241,7 +250,7 @@ def write_index(out: Path, runs: Sequence[Mapping[str, str]], task: Task, name: 
 
     Args:
         out: the folder of the runs.
-        runs: label, method and folder (`dir`, below `out`) of each.
+        runs: for each run its `label`, `method` and `dir` (its folder below `out`).
         task: the task that was trained.
         name: the task's name in the experiment.
     """
@@ -258,7 +267,10 @@ def write_index(out: Path, runs: Sequence[Mapping[str, str]], task: Task, name: 
 
 
 def input_shape(federation: Federation) -> dict[str, int] | None:
-    """Return the number of frames per window and their size; None for data without frames."""
+    """Return the number of frames per window, and their height and width in pixels.
+
+    None: the data have no frames.
+    """
     test = next(iter(federation.people.values())).test
     if "frames" not in test.banks:
         return None
@@ -268,14 +280,14 @@ def input_shape(federation: Federation) -> dict[str, int] | None:
 
 
 def has_harm(folder: Path) -> bool:
-    """Return whether a run has been compared with local-only."""
+    """Return whether a run has been compared with local-only training."""
     return read_json(folder / "results.json").get("harmed_vs_local") is not None
 
 
 def fairness_block(
     people: Mapping[str, float], lower_is_better: bool, alone: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """Return the fairness block of results.json; without `alone` its numbers of harm are null.
+    """Return the entry `fairness` of results.json; without `alone` its numbers of harm are null.
 
     Args:
         people: person -> headline metric.
@@ -287,11 +299,11 @@ def fairness_block(
 
 
 def write_harm(folder: Path, local: Path) -> None:
-    """Add to a run's results.json how many people it harms compared with training alone.
+    """Add to a run's results.json how many people it harms compared with local-only training.
 
     Args:
         folder: the run directory.
-        local: the run directory of local-only.
+        local: the run directory of local-only training.
     """
     results = read_json(folder / "results.json")
     metric = results["headline"]
@@ -302,7 +314,10 @@ def write_harm(folder: Path, local: Path) -> None:
 
 
 def write_masks(folder: Path, method: Method, seed: int, clients: Mapping[str, Any]) -> None:
-    """Write masks.safetensors: the packed mask of every seed and person."""
+    """Add one seed's masks to masks.safetensors: one packed mask per person.
+
+    Nothing is written for methods without masks. `clients` maps people to their states.
+    """
     every = {c: method.personal(state) for c, state in clients.items()}
     masks = {c: m for c, m in every.items() if m is not None}
     if not masks:
@@ -329,7 +344,7 @@ def provenance(
         federation: the data.
         data_sha: digest of the data.
         code_sha: digest of this package's code.
-        files: digests of the user's code, by place.
+        files: path of a file of the user's code -> its digest.
     """
     # Relative names of code are looked for from this directory when the run is read.
     relative = any(name.endswith(".py") and not Path(name).is_absolute() for name in files or ())
@@ -353,7 +368,7 @@ def provenance(
 
 
 def write_priors(path: Path, task: Task, federation: Federation) -> None:
-    """Write priors.csv with the scores of baselines without learning, per person."""
+    """Write priors.csv: the scores of baselines without learning, for each person."""
     # A user's metrics may change the tensors that they get, so that they get copies.
     if federation.recipe is None:
         own = {p: replace(s, test=s.test.copy()) for p, s in federation.people.items()}

@@ -317,7 +317,7 @@ class SplitDefenseProtection(BudgetedProtection):
         return {self.unit: {**self._terms(), "against": AGAINST, "epsilon": epsilon, "check": None}}
 
     def _terms(self) -> Mapping[str, object]:
-        """Return to what a run's epsilon refers: neighbouring data, bound, delta and limits."""
+        """Return the terms of a run's epsilon: neighbouring data, bound, delta and limits."""
         defence = self.policy
         if isinstance(defence, PixelCut):
             return {

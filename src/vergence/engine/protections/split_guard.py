@@ -28,7 +28,10 @@ KEY = "split_guard"
 
 @dataclass(frozen=True)
 class SplitGuardHooks(ClientHooks):
-    """Sends false labels in some batches; compares the server's gradients for true and false."""
+    """Sends false labels in some batches, to test the server.
+
+    The server's gradients for true labels and for false labels are compared.
+    """
 
     watch: SplitGuardClient
     local: LocalTraining

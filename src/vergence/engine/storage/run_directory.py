@@ -315,7 +315,7 @@ def load_progress(
         round: number of rounds that are done.
         records: dataclasses of which states may be made, the server's first.
         elsewhere: whether clients' states are on other machines, and so are not checked.
-        fresh: a new server state, whose layouts the state must have.
+        fresh: a new server state, whose layouts the stored state must have.
     """
     filed = filed_in(path, files)
     for entry in () if elsewhere else filed.values():

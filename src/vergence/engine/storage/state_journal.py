@@ -65,7 +65,7 @@ class StateJournal:
     def add(self, changed: Mapping[str, StateRef], filed: Mapping[str, StateRef]) -> StateJournal:
         """Append lines for the states that changed; return the journal to use from now on.
 
-        If the journal has become long, that is a new one with one line per client.
+        If the journal has become long, a new journal with one line per client takes its place.
 
         Args:
             changed: client -> reference, for states that changed since the last checkpoint.

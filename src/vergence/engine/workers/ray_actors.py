@@ -184,9 +184,9 @@ class RayWorker:
         self.known: tuple[int, TaskBatch] | None = None
 
     def kind(self) -> tuple[str, dict[str, str]]:
-        """Return this machine's name, and what can change the last bits of results on it.
+        """Return this machine's name, and what on it can change the last bits of results.
 
-        The latter are versions and the processor, by name.
+        The second is a mapping from names, such as "torch", to versions or digests.
         """
         return platform.node(), kind(self.runner.worker)
 

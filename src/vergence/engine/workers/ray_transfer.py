@@ -166,7 +166,7 @@ def modules_of(worker: ClientExecutor) -> set[str]:
 
 
 def files_of(worker: ClientExecutor) -> dict[str, str]:
-    """Return module name -> source text, for the user's own files that define these classes."""
+    """Return module name -> source text of the user's own files with an executor's classes."""
     texts = {}
     # The loader has the text that ran, whatever the file holds now.
     for name in (name for name in modules_of(worker) if name.startswith(FROM_FILE)):
