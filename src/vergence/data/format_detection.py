@@ -354,7 +354,7 @@ def _guess_format(
     headers: Mapping[Path, list[str]],
     settings: Mapping[str, Any],
 ) -> GazeFormat:
-    """Guess the columns of plain tables from their names and numbers.
+    """Return a format whose columns and units are guessed from names and numbers in the tables.
 
     Raises:
         DataError: a column or unit is unclear; the message names the file and its columns.

@@ -26,7 +26,7 @@ SETTINGS = {
 }
 """Data set -> options that decide where gaze lies; notes on gaze outside pictures name them."""
 FEW_TEST = 10
-"""With fewer test samples of a person than this, scores cannot distinguish methods."""
+"""If a person has fewer test samples than this, scores cannot distinguish methods."""
 
 
 @dataclass(frozen=True)

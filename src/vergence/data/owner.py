@@ -55,7 +55,7 @@ class ClassNames:
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """Numbers of the classes that are not unseen."""
+        """Numbers of the seen classes, which are all but the unseen ones."""
         return tuple(i for i in range(len(self.names)) if i not in self.unseen)
 
     def listing(self, which: Sequence[int]) -> str:

@@ -72,7 +72,7 @@ class Camera:
         return replace(self, matrix=shift @ self.matrix, size=(width, height))
 
     def project(self, points: NDArray) -> NDArray:
-        """Return the pixels `[*, 2]` of points or directions `[*, 3]` in front of the camera."""
+        """Return the pixels `[*, 2]` of points or directions `[*, 3]` before the camera."""
         plane = _distorted(points[..., :2] / points[..., 2:], self.distortion)
         return plane @ self.matrix[:2, :2].T + self.matrix[:2, 2]
 

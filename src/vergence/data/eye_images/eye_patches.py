@@ -23,7 +23,7 @@ from vergence.errors import DataError
 MIDDLE = (slice(13, 22), slice(22, 37))
 """Rows and columns of a patch in which the test of yaw signs looks for the iris."""
 DARK = 85
-"""Grey value, a third of 255: the third of an equalised patch's pixels below it counts as dark."""
+"""Pixels below this grey value are dark: about a third of the pixels of an equalised patch."""
 # On MPIIGaze patches, 3,000 of each of 11 people, the correlation is between -0.20 and -0.61.
 ENOUGH, WRONG = 200, 0.15
 """Fewest patches for the test of yaw signs, and the correlation above which it refuses the data."""

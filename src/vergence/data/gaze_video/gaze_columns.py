@@ -68,8 +68,8 @@ class GazeColumns(NamedOptions, label="columns"):
         event: the kind of eye movement, in words; words that begin with "fix" mean a fixation.
         fixation: the number of the fixation to which a row belongs.
         kind: what x and y of a row are. "sample": one measurement. "running mean": the mean of the
-            fixation so far, so that its last valid row gives its place; needs `fixation`.
-            "fixation": the place of a whole fixation.
+            fixation so far. The last valid row of a fixation then gives the place of the whole
+            fixation; needs `fixation`. "fixation": the place of a whole fixation.
         person: the person to whom a row belongs.
         stimulus: the file name of the picture or video that was shown.
         trial: the number of the trial, in which a stimulus is shown once; each trial may have its
@@ -175,7 +175,7 @@ NEEDED = ("t", "x", "y", "stimulus", "media")
 
 
 def column(header: Collection[str], name: str) -> str:
-    """Return the column of this name, or else the only column with this name and brackets behind.
+    """Return the column of this name, or the only column with this name and then brackets.
 
     For example, the name "t" also finds a column "t [ms]". The result is "" if there is none, or if
     there are several.
@@ -201,10 +201,10 @@ class GazeRows:
     """Rows of one gaze table, as arrays of equal length.
 
     `line` int64 is the line number in the file. `ticks` is the time in the file's own unit, which
-    is `scale` seconds. `x` and `y` float64 are in `unit`; NaN means no gaze. `valid` bool. `event`
-    int8 is an `Event`. `fixation` float64 is the number of the fixation; NaN means none. `media`
-    float64 `[rows, 4]` is left, top, width and height of the picture on the screen; NaN means
-    unknown. `names` maps a role, such as t, to the file's columns.
+    is `scale` seconds. `x` and `y` float64 are in `unit`; NaN means no gaze. `valid` bool says
+    whether gaze is valid. `event` int8 is an `Event`. `fixation` float64 is the number of the
+    fixation; NaN means none. `media` float64 `[rows, 4]` is left, top, width and height of the
+    picture on the screen; NaN means unknown. `names` maps a role, such as t, to the file's columns.
     """
 
     path: Path
@@ -328,8 +328,8 @@ def _last_of_fixations(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return x and y of all rows, where each row gets the place of its fixation's last valid row.
 
-    The rows of a fixation are consecutive. `keys` are the times, and then the columns whose change,
-    or a time that goes back, begins a new fixation.
+    The rows of a fixation are consecutive. `keys` are the times, and columns such as fixation and
+    trial. A new fixation begins if one of these columns changes or time goes back.
     """
     # The place is the mean of the fixation so far, so that its last row has the whole mean.
     ticks, *marks = keys

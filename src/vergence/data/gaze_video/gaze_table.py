@@ -339,8 +339,8 @@ def _aria_folders(root: Path) -> list[Path]:
 def check_time_unit(recording: Recording, unit: str) -> None:
     """Check that the time unit of a gaze table is plausible.
 
-    It is, if the median step between samples is that of a tracker, or if no other unit makes the
-    table about as long as its video.
+    It is plausible if the median step between samples is that of a tracker. It is also plausible if
+    no other unit makes the table about as long as its video.
 
     Args:
         recording: a recording whose times were read in `unit`.

@@ -49,7 +49,7 @@ def read_mps(path: Path, depth_m: float = 1.0) -> CpfGaze:
 
     Raises:
         DataError: the file is another one or of another version (the message names the missing
-            columns), or a time cannot be read.
+            columns), or a cell cannot be read.
     """
     table = read_table(path, ["tracking_timestamp_us"], KIND)
     if "yaw_rads_cpf" in table and "left_pitch_rads_cpf" in table:

@@ -3,7 +3,7 @@
 A line that begins with a number is a sample: time (ms), then x, y and pupil size of each recorded
 eye. A dot stands for a missing number. A line `EFIX EYE START END DURATION X Y ...` ends a
 fixation. If both eyes were recorded, each fixation is there twice. The reader then uses one eye in
-each trial: the eye with more fixations, or the left eye if both have as many. A file without
+each trial: the eye with more fixations, or the left eye if both have equally many. A file without
 samples has only fixations.
 
 Messages for EyeLink's Data Viewer state the rest:
@@ -42,7 +42,7 @@ KIND = "EyeLink ASC file"
 PICTURE_NAMES = ("image", "img", "picture", "pic", "stimulus", "stim", "video", "movie", "file")
 """Trial variables that may name the picture, if no message loads one."""
 OWN_SIZE = {"CENTER": 0.0, "TOP_LEFT": -1.0}
-"""How a picture of its own size is placed -> the mark that stands for its width and height."""
+"""Placement of a picture shown in the size of its file -> mark in place of its width and height."""
 NOWHERE = (np.nan, np.nan, np.nan, np.nan)
 # Pictures loaded so near to one another are on the screen together; a screen cleared so near to a
 # loading was cleared to draw that picture.
@@ -92,7 +92,7 @@ class _AscTrial:
 
     @property
     def of_one_eye(self) -> list[Fixation]:
-        """Fixations of the eye that has more of them; of the left eye, if both have as many."""
+        """Fixations of the eye with more fixations; of the left eye if both have equally many."""
         return max((self.fixations[eye] for eye in sorted(self.fixations)), key=len, default=[])
 
     def load(self, picture: _AscPicture) -> None:
@@ -130,8 +130,8 @@ class _AscTrial:
     def showings(self, path: Path, by_variable: bool) -> list[_AscPicture]:
         """Return the pictures on which gaze is read, in order of time.
 
-        If `by_variable` is true, a trial variable names the picture. The result is then the shown
-        pictures of that name. If there are none, it is the last picture shown, under that name.
+        If `by_variable` is true, only the pictures that the trial variable names count. If no
+        message loads a picture of that name, the last picture loaded counts, under that name.
 
         Raises:
             DataError: two pictures are on the screen at once, and no variable names one of them.

@@ -81,7 +81,7 @@ class ClassSplits:
 
     @property
     def images(self) -> int:
-        """Number of images."""
+        """Number of images in all lists, each counted once."""
         return sum(len(self.lists[name]) for name in BASE)
 
     def of_teacher(self, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[RowLists, str]:

@@ -84,7 +84,8 @@ def chances(
 def _hand_path(habits: Habits, scene: SyntheticScene, fps: float) -> NDArray:
     """Return the place of the hand at which the eyes look ahead of time, `[frames, 2]`.
 
-    It is the contact point of the hand that acts, `habits.anticipation` seconds later.
+    It is the contact point of the hand that acts, `habits.anticipation` seconds later. If
+    `habits.other_hand` is true, it is that of the other hand.
     """
     frames = len(scene.hands)
     ahead = np.minimum(np.arange(frames) + round(habits.anticipation * fps), frames - 1)
