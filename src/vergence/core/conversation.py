@@ -84,7 +84,7 @@ def aggregate(
         verb: kind of request, such as `train`.
         to: the clients, or the message for each client.
         facts: plain values to send.
-        like: shapes of the trees in replies whose names are not among the trees sent.
+        like: shapes of those trees in the replies that are not among the trees sent.
         trees: parameters to send. Without trees and facts, a client receives what the method's
             `offer` returns.
     """
@@ -114,18 +114,21 @@ def mean(values: Tensor, bound: float) -> Conversation[Tensor]:
     """Return the mean `[d]` of `values` `[n, d]`, which have one row per training sample.
 
     A row whose L2 norm is above `bound` is first scaled down to `bound`. Apart from results of
-    training, this mean is all that a client may send about its samples: a run with privacy for
-    samples adds noise to the mean, and counts it in the privacy budget.
+    training, a client may send nothing else about its samples. In a run with privacy for samples,
+    noise is added to the mean, and the privacy budget counts it.
     """
     return (yield Mean(values, bound))
 
 
 class NoReplyCounted(Exception):
-    """The client with which the server trains was quarantined; its later replies are ignored."""
+    """In split learning, the client with which the server now trains was quarantined (excluded).
+
+    The client's later replies are ignored.
+    """
 
 
 def quarantine_client(client: ClientId, reason: str) -> Conversation[None]:
-    """Quarantine a client with which the server trains its part of the network.
+    """Quarantine (exclude) a client with which the server trains in split learning.
 
     Raises:
         NoReplyCounted: always; it ends the server's work with this client.
@@ -136,7 +139,7 @@ def quarantine_client(client: ClientId, reason: str) -> Conversation[None]:
 def attend(
     groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **templates: Params
 ) -> Conversation[ServedGroups]:
-    """Train copies of the server's part of the network, each copy with one group of clients.
+    """In split learning, train copies of the server's part, each with one group of clients.
 
     Groups train in parallel. `Method.serve` trains a copy with the clients of its group, one
     after the other; with `shuffled`, in random order.
@@ -153,14 +156,16 @@ def ask(
     trees: Mapping[str, Params] | None,
     like: Mapping[str, Params] | None = None,
 ) -> Conversation[dict[str, Params]]:
-    """Send trees to the client with which the server trains; return the trees of its reply.
+    """In split learning, send trees to a client with which the server trains; return its reply.
+
+    Trees are named sets of tensors; the reply's trees are returned by name.
 
     Args:
         client: the client.
         verb: kind of request, such as `forward`.
         trees: parameters or tensors to send, by name; None: the client receives what the method's
             `offer` returns.
-        like: shapes of the trees in the reply whose names are not among the trees sent.
+        like: shapes of those trees in the reply that are not among the trees sent.
 
     Raises:
         NoReplyCounted: the client was quarantined for its reply.
@@ -175,6 +180,7 @@ def ask_several(
 ) -> Conversation[list[dict[str, Params]]]:
     """Send several messages to one client, as `ask` sends one; return the trees of every reply.
 
+    Each message is a mapping of trees; None: the trees that the method's `offer` returns.
     Over a network, all messages travel in one exchange: an exchange takes longer than the work on
     a batch.
 

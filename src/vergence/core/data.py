@@ -15,7 +15,7 @@ from vergence.errors import ConfigError
 
 Batch = dict[str, Tensor]
 PICTURES = ("image", "eyes", "frames")
-"""Names that readers give to columns and banks of pictures."""
+"""Names of columns and banks (`SharedRows`) that hold pictures."""
 FEWEST, LOOKED_AT = 8, 17
 """The search for overlapping windows needs more than 8 samples, and reads only the first 17."""
 
@@ -27,10 +27,10 @@ def copy_of(batch: Mapping[str, Tensor]) -> Batch:
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows that many samples share (frames, images, cached features), looked up by number.
+    """A bank: rows that many samples share (frames, images, cached features).
 
-    `rows` has shape `[bank, ...]`. `by` is the name of an integer column of the samples, of shape
-    `[samples]` or `[samples, frames]`: it holds the numbers of each sample's rows.
+    `rows` is a tensor with one entry per row. `by` is the name of an integer column of the samples,
+    of shape `[samples]` or `[samples, frames]`: it holds the numbers of each sample's rows.
     """
 
     rows: Tensor
@@ -60,15 +60,15 @@ class Samples:
         return f"Samples: {len(self) if self.columns else 0}, {self.shapes()}"
 
     def shapes(self) -> str:
-        """Return the names of columns and banks as text, each with the shape of a single row."""
+        """Return as text the names of columns and banks (shared rows), with the shape of a row."""
         shared = {f"shared {name}": bank.rows for name, bank in self.banks.items()}
         tensors = {**self.columns, **shared}.items()
         return ", ".join(f"{n} {list(rows.shape[1:])}" for n, rows in tensors) or "no columns"
 
     def take(self, rows: Tensor | slice) -> Batch:
-        """Return the batch made of these sample numbers (int64 `[batch]`), or of a range of them.
+        """Return a batch: the samples with these numbers (int64 `[batch]`, or a slice).
 
-        A batch has memory of its own: the receiver may change it.
+        The batch is a copy: the receiver may change it.
         """
         if isinstance(rows, slice):
             batch = {name: column[rows].clone() for name, column in self.columns.items()}
@@ -80,7 +80,7 @@ class Samples:
         return batch
 
     def copy(self) -> Samples:
-        """Return samples with copies of the columns; the banks are not copied."""
+        """Return samples with copies of the columns; banks (shared rows) are not copied."""
         return replace(self, columns=copy_of(self.columns))
 
     def bytes(self) -> int:
@@ -111,9 +111,9 @@ class Samples:
     def overlap(self) -> int:
         """Return the largest number of samples that share a frame; 1 if windows do not overlap.
 
-        A frame is a row of a bank. It can also be one step of a column `[samples, steps, ...]`
-        whose samples are windows, cut from one recording in its order. Samples that use exactly
-        the same rows of a bank count once.
+        A frame is a row of a bank (shared rows). It can also be one step of a column `[samples,
+        steps, ...]` whose samples are windows, cut from one recording in its order. Samples that
+        use exactly the same rows of a bank count once.
         """
         most = [1]
         for bank in self.banks.values():
@@ -129,12 +129,15 @@ class Samples:
         return max(most)
 
     def subset(self, rows: Tensor) -> Samples:
-        """Return the samples with these numbers; the banks are not copied."""
+        """Return the samples with these numbers; banks (shared rows) are not copied."""
         return replace(self, columns={n: column[rows] for n, column in self.columns.items()})
 
     @staticmethod
     def concatenate(parts: list[Samples]) -> Samples:
-        """Join several people's samples; banks are joined too, unless they are the same tensor."""
+        """Join several people's samples.
+
+        Banks (shared rows) are joined too, unless all people have the same tensor.
+        """
         columns = {n: [p.columns[n] for p in parts] for n in parts[0].columns}
         banks: dict[str, SharedRows] = {}
         moved: set[str] = set()

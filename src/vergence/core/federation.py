@@ -198,7 +198,7 @@ class Federation:
         name: str = "arrays",
         about: Mapping[str, str] | None = None,
     ) -> Federation:
-        """Make a federation of arrays in memory.
+        """Make a federation (people and their data) from arrays in memory.
 
         The first 60 % of a person's rows are for training, the next 20 % for validation, the last
         for test. Rows keep their order because neighbours in a recording are alike: randomly drawn
@@ -240,7 +240,9 @@ class Federation:
 
     @classmethod
     def from_datasets(cls, people: Mapping[Any, object], **options: Any) -> Federation:
-        """Make a federation of one `torch.utils.data.Dataset` per person, read into memory.
+        """Make a federation (people and their data) from one torch data set per person.
+
+        The data sets (`torch.utils.data.Dataset`) are read into memory.
 
         Items are (input, target), or mappings of arrays. `options` are those of `from_arrays`.
 
@@ -258,7 +260,7 @@ class Federation:
         columns: Mapping[str, str | Sequence[str]] | None = None,
         **options: Any,
     ) -> Federation:
-        """Make a federation of the rows of a pandas DataFrame.
+        """Make a federation (people and their data) from the rows of a pandas DataFrame.
 
         Args:
             frame: a row per sample; the rows of a person keep their order.
@@ -296,7 +298,7 @@ class Federation:
         `what` names the operation in the error message.
 
         Raises:
-            ConfigError: there are more than 100,000 people, made on demand.
+            ConfigError: there are more than 100,000 people, whose data are generated on demand.
         """
         if isinstance(self.people, Population) and len(self.people) > MANY:
             raise ConfigError(
@@ -308,7 +310,7 @@ class Federation:
         """Return a federation with one client that has everybody's data, as a data centre would.
 
         Raises:
-            ConfigError: there are more than 100,000 people, made on demand.
+            ConfigError: there are more than 100,000 people, whose data are generated on demand.
         """
         self.refuse_many("pooling")
         whole = {
@@ -324,7 +326,7 @@ class Federation:
         bank, `change` is called once for all.
 
         Raises:
-            ConfigError: there are more than 100,000 people, made on demand.
+            ConfigError: there are more than 100,000 people, whose data are generated on demand.
         """
         self.refuse_many(f"changing the bank '{name}'")
         done: dict[int, Tensor] = {}
@@ -364,9 +366,9 @@ def _between(sizes: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Dataset(NamedOptions, ABC):
-    """Options of one data set, which experiments name by its module.
+    """Options of one data set; `load` reads local files only.
 
-    `load` reads local files only.
+    An experiment names a data set by the name of its module.
     """
 
     renamed_hooks: ClassVar[Mapping[str, str]] = {"beside": "next_to_experiment"}

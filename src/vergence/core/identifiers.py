@@ -21,7 +21,7 @@ def check_ids(ids: Iterable[str], where: str) -> None:
 
     Args:
         ids: everybody's ids, each as often as it occurs in the data.
-        where: the file or data set that names them, for an error.
+        where: the file or data set that contains the ids, for the error message.
 
     Raises:
         DataError: an id cannot be used on a screen, in a table or in a file name, or two people
@@ -59,7 +59,7 @@ def _fault(person: object) -> str:
 
 
 def _folded(person: str) -> str:
-    """Return an id as file systems compare it that ignore upper and lower case."""
+    """Return the form of an id that case-insensitive file systems compare."""
     # Some file systems also take the two Unicode spellings of é (one character, or two) for one.
     if person.isascii():
         return person.lower()

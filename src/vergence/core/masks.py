@@ -122,7 +122,7 @@ class Mask:
     __hash__ = None  # type: ignore[assignment]
 
     def merge(self, personal: Params, shared: Params) -> Params:
-        """Take entries of `personal` where the mask is true, and of `shared` elsewhere."""
+        """Return the entries of `personal` where the mask is true, and of `shared` elsewhere."""
         if self.count in (0, self.layout.n):
             return shared.like((personal if self.count else shared).flat)
         merged = torch.empty_like(shared.flat)
@@ -130,7 +130,7 @@ class Mask:
         return shared.like(merged)
 
     def restore(self, flat: Tensor, params: Params) -> None:
-        """Put `params` back into a flat vector where the mask is false: `merge` in place."""
+        """Copy `params` into the vector `flat`, in place, where the mask is false."""
         self._select(flat, params.flat, flat)
 
     def _select(self, mine: Tensor, theirs: Tensor, into: Tensor) -> None:
@@ -194,7 +194,7 @@ class Mask:
 
     @property
     def fraction(self) -> float:
-        """Share of personal entries."""
+        """Fraction of the entries that are personal, from 0 to 1."""
         return self.count / max(self.layout.n, 1)
 
     def packed(self) -> Tensor:
@@ -203,7 +203,7 @@ class Mask:
 
     @classmethod
     def unpacked(cls, packed: Tensor, layout: Layout) -> Mask:
-        """Undo `packed`."""
+        """Undo `packed`: return the mask whose bits are packed eight to a byte."""
         bits = np.unpackbits(packed.numpy(), count=layout.n).view(np.bool_)
         return cls(torch.from_numpy(bits), layout)
 

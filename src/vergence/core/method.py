@@ -92,7 +92,8 @@ class Exposure:
         down: names of the trees that a client receives; None: the trees that `offer` returns.
         numbered: names of facts in the message that distinguish several requests of this kind in
             one round.
-        joining: True: in a round, only new clients get this request. It takes no virtual time.
+        joining: True: in a round, only new clients get this request. It takes no time in simulated
+            (virtual) time.
         blind: True: the client handles the request with its state and the message alone, without
             its samples.
         beyond: text on what a reply reveals about samples that the budget of `privacy.solver` does
@@ -297,7 +298,7 @@ class UpdateMethod(Method[S, C]):
 @tagged("Moments")
 @dataclass(frozen=True)
 class Moments:
-    """State of an adaptive server: the model, and first and second moments of its updates."""
+    """State of a server with an adaptive optimiser: the model, first and second moments."""
 
     model: Params
     first: Params

@@ -15,7 +15,7 @@ IRREGULAR = {"person": "people", "new person": "new people", "reply": "replies"}
 def registry_name(thing: object) -> str:
     """Return the name of a class, or of an instance's class, in experiments and tables.
 
-    A class of this package is called by its module, another one `module:Class`.
+    The name of a class of this package is its module's name. Another class is named `module:Class`.
     """
     # With the class: somebody's `lab.fedavg:Mine` must not pass for this package's `fedavg`.
     kind = thing if isinstance(thing, type) else type(thing)

@@ -1,4 +1,4 @@
-"""Imports of optional libraries: each comes with an extra, and is loaded where it is used.
+"""Imports of optional libraries: each belongs to an extra of vergence, and is loaded when used.
 
 Used by `data.io.hdf5_files`, `data.zero_shot.semantics`, `model_tools.onnx_export` and
 `privacy.dp.accounting`.
@@ -17,7 +17,7 @@ def import_optional(module: str, doing: str, extra: str) -> ModuleType:
 
     Args:
         module: the module to import.
-        doing: the feature that needs it, as the beginning of a sentence.
+        doing: the feature that needs the module; the error message begins with it.
         extra: the optional dependency group (extra) of vergence that installs the module.
 
     Raises:

@@ -103,7 +103,7 @@ class Layout:
 class Params(Mapping[str, Tensor]):
     """Named tensors that are views into one flat vector; arithmetic acts on the whole vector.
 
-    Never changed in place: every operation returns new parameters.
+    Parameters are never changed in place: every operation returns new parameters.
     """
 
     __slots__ = ("flat", "layout")
@@ -180,13 +180,13 @@ class Params(Mapping[str, Tensor]):
         return Params(flat, self.layout)
 
     def only(self, names: Collection[str]) -> Params:
-        """Return only the named tensors, in the order of this layout."""
+        """Return parameters with only the named tensors, in the order of this layout."""
         layout = self.layout.only(names)
         parts = [self.flat[self.layout.slices[name]] for name in layout.names]
         return Params(torch.cat(parts) if parts else self.flat[:0], layout)
 
     def put(self, part: Params) -> Params:
-        """Return these parameters with the tensors of `part` replacing those of the same names."""
+        """Return new parameters in which tensors of `part` replace those of the same names."""
         flat = self.flat.clone()
         for name, at in part.layout.slices.items():
             flat[self.layout.slices[name]] = part.flat[at]

@@ -12,7 +12,7 @@ import torch
 
 
 class RandomStream:
-    """A source of random numbers that depend only on a key, as (run, seed, client, round, purpose).
+    """A source of random numbers that depend only on a key, such as (run, seed, client, purpose).
 
     A stream has no state: each call returns a new generator that gives the same numbers. Work of a
     client that is resumed, repeated or done in another order therefore draws the same numbers.

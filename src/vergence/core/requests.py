@@ -37,7 +37,7 @@ class Request:
         to: client -> message; None: the client receives what the method's `offer` returns.
         reveal: `aggregate`: the server sees only the weighted sum of the replies; `each`: it sees
             every reply.
-        like: shapes of the trees in replies whose names are not among the trees sent.
+        like: shapes of those trees in the replies that are not among the trees sent.
     """
 
     verb: str
@@ -48,14 +48,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Requests:
-    """Request to the client with which the server trains: several messages in one exchange.
+    """Request to one client in split learning: several messages in one exchange.
 
     Attributes:
         verb: kind of request, such as `forward`.
         client: the client.
         messages: the messages, in order; None: the client receives what the method's `offer`
             returns.
-        like: shapes of the trees in replies whose names are not among the trees sent.
+        like: shapes of those trees in the replies that are not among the trees sent.
     """
 
     verb: str
@@ -89,7 +89,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Request to quarantine a client with which the server trains, for the reason given."""
+    """Request to quarantine (exclude) a client in split learning, for the reason given."""
 
     client: ClientId
     reason: str
@@ -97,7 +97,7 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class ServeGroups:
-    """Request to train copies of the server's part of the network, one copy per group of clients.
+    """Request in split learning: train copies of the server's part, one per group of clients.
 
     `Method.serve` trains each copy of `templates` (the part's parameters) with the clients of one
     group. The copies are not sent to clients. With `shuffled`, the clients of a group come in

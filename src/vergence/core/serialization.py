@@ -53,7 +53,7 @@ SIZE = 1 << 48
 # Parts that share an array get a copy each, such as a model that a hundred clients train. Without a
 # limit a small untrusted file could name one array again and again, and fill the memory.
 SHARED, TIMES = 1 << 30, 64
-"""A state read from a file may use SHARED bytes of memory, plus TIMES the file's size.
+"""Memory limit of a state that is read from a file: 1 GiB, plus 64 times the file's size.
 
 The file's own arrays are not counted.
 """
@@ -135,8 +135,8 @@ def unpack_file(path: Path, *records: type) -> Any:
     """Undo `pack` for a file, whose arrays are mapped into memory instead of read.
 
     Raises:
-        StateError: the file is missing or damaged, holds a type not in `records`, or would take
-            far more memory than it has bytes.
+        StateError: the file is missing or damaged, holds a type not in `records`, or would use more
+            memory than `memory_allowance` of its size.
     """
     try:
         with safe_open(path, "pt") as file:

@@ -135,7 +135,10 @@ def build_staged(model: Model) -> Staged:
 
 @lru_cache(maxsize=64)
 def _network(model: Model) -> Staged:
-    """Return a network whose structure callers read; all share it and ignore its parameters."""
+    """Return the model's network, of which callers read the structure and not the parameters.
+
+    All callers share it.
+    """
     with isolated_randomness():
         return build_staged(model)
 

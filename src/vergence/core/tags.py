@@ -1,7 +1,7 @@
 """Fixed names of dataclasses (records) in saved bytes and in digests.
 
-Checkpoints, messages, signed terms and marks of noise contain names of records. The fixed name is
-written once, in the decorator of the class, so that the class itself can be renamed.
+Checkpoints, messages, signed terms and digests (for example of noise) contain names of records. The
+fixed name is written once, in the decorator of the class, so that the class itself can be renamed.
 
 Used in most packages.
 """

@@ -92,7 +92,7 @@ class StartingModel:
 
 @dataclass(frozen=True)
 class Model(NamedOptions, ABC):
-    """Options of one network, which experiments name by its module.
+    """Options of one network. An experiment names a network by the name of its module.
 
     `head` holds patterns (such as `decoder.*`) of the names of the head's parameters: the head
     turns features into the output. Methods that treat body and head differently read it; default:
@@ -269,7 +269,7 @@ class Task(NamedOptions, ABC):
         """Return the input of the network's first stage, and the side inputs of later ones.
 
         Raises:
-            ConfigError: networks of this task are not cut into stages.
+            ConfigError: this task does not define the input of a first stage.
         """
         raise ConfigError(
             f"task '{registry_name(self)}' does not say what enters its network's first stage"
@@ -351,7 +351,7 @@ class Task(NamedOptions, ABC):
         return self.class_of({self.labels[0]: output})
 
     def restrict_to_known(self, output: Tensor, known: Tensor) -> Tensor:
-        """Restrict an output to the classes for which `known` `[classes]` is 1 and not 0.
+        """Return an output restricted to the classes for which `known` `[classes]` is 1.
 
         Default: the output unchanged, for outputs that are not scores of classes.
         """
@@ -482,7 +482,11 @@ def isolated_randomness() -> Iterator[None]:
 # `features` asks for every batch, and building a network takes longer than a small batch.
 @lru_cache(maxsize=16)
 def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
-    """Return the names of all parameters, head, norms, the head's first module, and statistics."""
+    """Return the names of a network's parameters by role.
+
+    The names are those of all parameters, of the head, of normalisation layers, of the head's first
+    module, and of running statistics, in this order.
+    """
     with isolated_randomness():
         module = network.build()
     names = tuple(name for name, _ in module.named_parameters())

@@ -115,7 +115,7 @@ class AnsweringClient(JoinedNode):
         )
 
     def sums(self, method: Method) -> SecureSum | None:
-        """Return the rules of secure sums of clients' replies; None if replies are not summed so.
+        """Return the rules of secure sums of clients' replies; None without secure sums.
 
         All clients whose public keys are in this node's folder can take part.
         """

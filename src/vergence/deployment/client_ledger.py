@@ -128,7 +128,7 @@ class ClientLedger:
     def begin_turn(
         self, request: ClientRequest, sums: Sequence[str], has_contributed: Callable[[str], bool]
     ) -> ClientRecord:
-        """Check a request for turns against the ledger; return the record to `save` before them.
+        """Check a request for turns before they are carried out; return the record to `save`.
 
         A server that was restarted goes back to its checkpoint and repeats its requests. A repeated
         turn may start from an older state, or belong to an older round. The condition is that its
@@ -137,13 +137,13 @@ class ClientLedger:
 
         Args:
             request: a request for one or several turns (each handles one message).
-            sums: for each turn, the name of the secure sum that gets its reply; "" if there is
-                none.
+            sums: for each turn, the name of the secure sum that gets its reply; "" if none.
             has_contributed: returns whether the sum of a given name contains this client's reply.
 
         Raises:
             StateError: the request names a state that is not valid, the round is over, the model is
-                not the one that was evaluated, or the stamp belongs to another part of the run.
+                not the one that was evaluated, or the stamp (the turn's name) belongs to another
+                part of the run.
         """
         if not self.states:
             return self.record
@@ -193,7 +193,8 @@ class ClientLedger:
     def _check_part(self, request: ClientRequest, sums: Sequence[str]) -> None:
         """Refuse a turn whose stamp names another part of the run than its messages do.
 
-        A part is a round, the setup or the finish. The stamp becomes part of the state file's name:
+        A part is a round, the setup or the finish. A stamp is the turn's name in the run; it
+        becomes part of the state file's name:
         with a wrong stamp, a turn's state could overwrite the valid state. A request for several
         turns is also refused if their replies go into secure sums, as each turn must wait until the
         previous turn's reply was summed.
@@ -235,7 +236,7 @@ class ClientLedger:
                 )
 
     def _check_model(self, message: Message) -> None:
-        """Refuse to train on another model than the one evaluated on this client in the round.
+        """Refuse to train another model than the one that this client evaluated in the round.
 
         Otherwise a server could send one client a model made so that the client's update shows more
         of the client's data. If the client was not evaluated in the round, any model is accepted.

@@ -304,7 +304,7 @@ class ClientNode:
 
     @staticmethod
     def _run_part(stamp: str) -> float | None:
-        """Return the round that a turn's stamp names.
+        """Return the round that a stamp (the name of a turn in the run) contains.
 
         The number is -1 for the setup and infinity for the finish; None for any other stamp.
         """

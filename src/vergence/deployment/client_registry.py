@@ -80,7 +80,10 @@ class Announcement(Protocol):
 
 @dataclass(frozen=True)
 class ClientConnection:
-    """A connected client: its node's number, the time of connecting, and its greeting's facts."""
+    """A connected client: its node's number, the time of connecting, and the facts it sent.
+
+    The facts are digests of its code and config, and its number of training samples.
+    """
 
     node: int
     since: str
@@ -226,7 +229,7 @@ class ClientRegistry:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching for nodes that connect."""
         self.over.set()
 
     def _watch(self) -> None:
@@ -365,7 +368,9 @@ class ClientRegistry:
         return ""
 
     def gather(self, quorum: int, seconds: float | None = None) -> dict[str, Mapping[str, Any]]:
-        """Wait for a number of clients and for all servers; return the clients' facts, by name.
+        """Wait until enough clients and all nodes in `servers` are connected.
+
+        Return the facts that each connected client sent, by the client's name.
 
         Args:
             quorum: number of clients to wait for.

@@ -258,7 +258,7 @@ def copy_public_keys(
 
 
 def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
-    """Copy the main server's public encryption key to every client, and the clients' keys to it."""
+    """Exchange the public keys for encryption between the main server and every client."""
     peers = main.folder / "peers"
     peers.mkdir(mode=0o700)
     public = main.folder / "main.box"

@@ -115,7 +115,7 @@ class ClientSide:
         main: whether the deployment has a main server. If so, the client sends smashed data
             (activations at the cut of the network) only to it.
         answers_in_all: largest number of generated samples for which the client's teacher network
-            returns outputs in the whole run; 0: no limit.
+            returns outputs in this deployment; 0: no limit.
         answers_a_minute: the same limit for one minute; 0: no limit.
         people: only for a lab (a client with several people): the people's names in the lab's data,
             in the order of the experiment's `silos`. ("all",): everybody in the data. (): the data

@@ -51,7 +51,10 @@ Open = Callable[[str, bytes, bytes], bytes]
 
 
 class SplitServerTransport(Protocol):
-    """Connection from the aggregator to main server and clients; several threads use it at once."""
+    """Connection from the aggregator, which runs the rounds, to the main server and the clients.
+
+    Several threads use it at once.
+    """
 
     def ask_main_server(self, data: bytes) -> bytes:
         """Send a request to the main server; return the answer, or raise `ClientLost`."""
@@ -113,8 +116,10 @@ class SessionHandler(RemoteClients):
 
 
 class SplitSession:
-    """A running session: its last message to the aggregator, and the queue of clients' answers.
+    """A running session: the main server's training with one group of clients in one round.
 
+    The main server reaches clients through the aggregator, the process that runs the rounds. The
+    session holds its last message to the aggregator, and the queue of clients' answers.
     Messages are numbered from 1. The session runs in its own thread. The aggregator's requests
     arrive in other threads: each brings the last answer and fetches the next message.
     """
@@ -162,7 +167,11 @@ class SplitSession:
 
 
 class MainServer:
-    """The main server: runs sessions, and sends requests to clients through the aggregator."""
+    """The main server of split learning, which trains copies of the server's part of the network.
+
+    A session is its training with one group of clients in one round. It sends requests to clients
+    through the aggregator, the process that runs the rounds.
+    """
 
     def __init__(
         self, runner: ClientRunner, close: Close | None = None, open_: Open | None = None
@@ -266,7 +275,10 @@ def unencrypted(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
 
 
 class SessionRelay:
-    """The aggregator's part of a session: relays messages that the aggregator cannot read.
+    """Relays messages between main server and clients in split learning.
+
+    The aggregator, the process that runs the rounds, uses it. The messages are encrypted, and the
+    aggregator cannot read them.
 
     Args:
         transport: carries bytes to the main server and to the clients.

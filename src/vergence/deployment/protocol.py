@@ -149,9 +149,10 @@ def split_answer(data: bytes, more: int) -> list[bytes]:
 
 
 def turn_stamps(first: str, more: int) -> list[str]:
-    """Return the stamps (names in the run) of a turn and of `more` turns that follow it.
+    """Return the stamps of a client's turn and of `more` turns that follow it.
 
-    The number at the end of the stamp grows by one per turn.
+    A turn is the client's work on one message; its stamp is its name in the run. The number at the
+    end of the stamp grows by one per turn.
     """
     if not more:
         return [first]

@@ -162,7 +162,10 @@ class RemoteClients:
         self.drops: list[str] = []
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out a batch's groups in parallel; yield each group's number and result in order."""
+        """Carry out a batch's groups of tasks in parallel; yield number and result of each group.
+
+        Results are yielded in the order of the groups.
+        """
         if not batch.tasks:
             return
         # One exchange carries one client's task; a server's copy that serves a group is one session
@@ -247,7 +250,7 @@ class RemoteClients:
             kind: kind of request: `turn` or `evaluate`.
             task: the client, the first message and the state from which to start.
             batch: the batch of the task.
-            like: shapes of the trees in replies whose names are not among the trees sent.
+            like: shapes of those trees in the replies that are not among the trees sent.
             then: further messages.
         """
         replies = self._exchange(kind, task, batch, like, then)
@@ -421,7 +424,7 @@ class RemoteClients:
 def quarantine_other_shapes(
     batch: TaskBatch, outcomes: Sequence[PartOutcome]
 ) -> Sequence[PartOutcome]:
-    """Quarantine replies in which a tree's tensors have other shapes than in most replies.
+    """Quarantine (exclude) replies with a tree whose shapes differ from those in most replies.
 
     Only trees that the server did not send are compared: the shapes of trees that it sent are
     checked earlier. Return the outcomes, which are changed in place.
@@ -560,7 +563,7 @@ class RemoteSessions:
             state: reference to the state from which the first message starts.
             messages: the messages; each gets its own stamp (name in the run).
             batch: the batch of the session.
-            like: shapes of the trees in replies whose names are not among the trees sent.
+            like: shapes of those trees in the replies that are not among the trees sent.
             number: number of the first message in the client's session, from 1.
         """
         first, *then = messages

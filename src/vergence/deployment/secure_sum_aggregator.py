@@ -32,7 +32,7 @@ class SecureSumAggregator:
     """One aggregator's part in the secure sums of one run.
 
     Args:
-        folder: folder for the list of contributions that were opened.
+        folder: folder for the list of the sums in which the aggregator took part.
         name: the aggregator's name.
         sums: the rules of the experiment's secure sums, over the clients whose keys the aggregator
             has.

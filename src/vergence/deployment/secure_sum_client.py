@@ -44,7 +44,7 @@ class StoredRow:
 
     Attributes:
         stamp: name of the client's turn in the run.
-        question: the sum to which the row belongs.
+        question: the sum to which the contribution belongs.
         words: the client's reply as a vector of 64-bit integers.
     """
 

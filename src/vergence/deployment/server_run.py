@@ -140,7 +140,7 @@ class ServerRun:
         )
 
     def genuine(self, client: str, data: bytes, signature: str) -> bool:
-        """Return whether a signature of `data` is genuine, that is made with the client's key."""
+        """Return whether a signature of `data` was made with the client's key."""
         return genuine(self.folder / "keys" / f"{client}.pub", data, signature)
 
     def revoked(self, client: str) -> bool:

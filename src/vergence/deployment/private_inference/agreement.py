@@ -52,7 +52,7 @@ class PredictionAgreement:
     """Facts that are the same for a network's owner, its parties and all clients.
 
     Attributes:
-        number: random number of this dealing of folders by the owner.
+        number: random number that the owner chose for this set of folders.
         network: layers and shapes.
         fraction: number of bits after the binary point in fixed-point numbers.
         images: number of images for which correlations (random numbers, used once) were dealt.
@@ -83,7 +83,7 @@ class Terms:
         agreement: digest of the `PredictionAgreement`.
         session: random number that the client chose for this question.
         client: name of the client.
-        start: number of the first image whose correlations are used.
+        start: number of the first image whose correlations (random numbers, used once) are used.
         images: number of images in the question.
     """
 
@@ -174,7 +174,7 @@ class PrivateFolder:
     """Folder of a party or a client, which the network's owner made.
 
     Raises:
-        StateError: a file is missing or damaged, or belongs to another dealing of correlations.
+        StateError: a file is missing or damaged, or belongs to another agreement.
         ConfigError: an address is malformed.
     """
 
@@ -302,7 +302,7 @@ class MaterialLedger:
         return image
 
     def check(self, terms: Terms, images: int) -> None:
-        """Refuse a question whose correlations were already used, or never dealt.
+        """Refuse a question whose correlations (random numbers) were already used, or never dealt.
 
         `images` is the number of images for which correlations were dealt.
 
@@ -332,7 +332,9 @@ class MaterialLedger:
             )
 
     def spend(self, terms: Terms, images: int) -> None:
-        """Record on disk that a question's correlations are used; called before they are used.
+        """Record on disk that a question's correlations (random numbers) are used.
+
+        The party calls this before it uses them.
 
         Raises:
             StateError: as in `check`.

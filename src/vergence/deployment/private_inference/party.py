@@ -220,7 +220,8 @@ class PredictionParty:
         """Answer a client's question: receive shares of images, and send shares of the outputs.
 
         Raises:
-            StateError: the question cannot be answered; its correlations may already be used up.
+            StateError: the question cannot be answered. Its correlations (random numbers, used
+                once) may already be used up.
         """
         if self.busy.locked():
             raise StateError("another question is being answered: ask again")
@@ -324,7 +325,8 @@ class PredictionParty:
         """Compute this party's share of the network's outputs.
 
         Raises:
-            StateError: correlations were used or are damaged, or a party sent a wrong message.
+            StateError: the correlations (random numbers, used once) were used before or are
+                damaged, or a party sent a wrong message.
         """
         # Spent first, on the disk: a process that is killed in between must not use it again.
         first = self.name == self.order[0]

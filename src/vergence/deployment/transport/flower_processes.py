@@ -219,7 +219,7 @@ def wakeups_of(arguments: list[str]) -> Wakeups:
 def run_tasks(
     kind: Literal["server", "client"], address: str, secret: Path, root: Path | None
 ) -> None:
-    """Run the tasks of a link or a node without end, each task in its own process.
+    """Run tasks of the link (SuperLink) or a node (SuperNode) without end, each in a process.
 
     Args:
         kind: `server`: tasks of the link; `client`: tasks of a node.
@@ -279,7 +279,7 @@ class ForkedTasks:
         self.mine = os.getpid()
 
     def start(self, token: str) -> None:
-        """Start the task that a token stands for."""
+        """Start a task; `token` is Flower's name for the task."""
         fork(partial(self._work, token))
 
     def _work(self, token: str) -> None:
@@ -313,7 +313,7 @@ class SpawnedTasks:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def start(self, token: str) -> None:
-        """Start the task that a token stands for."""
+        """Start a task; `token` is Flower's name for the task."""
         assert self.next.stdin is not None
         # By a pipe: arguments would show the token to every user of the machine. The process may
         # have died; Flower then offers the task again.
@@ -356,7 +356,7 @@ def import_flower_runtime() -> tuple[Callable[..., None], Callable[..., None]]:
 
 
 def task(kind: Literal["server", "client"], address: str, root: Path | None, token: str) -> None:
-    """Run the task that a token stands for in this process."""
+    """Run a task in this process; `token` is Flower's name for the task."""
     run_serverapp, run_clientapp = import_flower_runtime()
     common = {
         "token": token,
@@ -373,7 +373,10 @@ def task(kind: Literal["server", "client"], address: str, root: Path | None, tok
 
 
 class FlowerControl:
-    """Gives commands to the link on this machine: admit keys, start a run, read a run's state."""
+    """Gives commands to Flower's SuperLink (the link) on this machine.
+
+    The commands admit or refuse keys of nodes, start a run, and read a run's state.
+    """
 
     def __init__(self, address: str, root: Path | None, key: str) -> None:
         from flwr.supercore.control import ControlHttpClient
@@ -433,9 +436,9 @@ class FlowerControl:
 
 
 def begin(parent: int) -> None:
-    """Prepare this process: it ends when its parent ends, even if the parent is killed.
+    """Make this process end when its parent ends, even if the parent is killed.
 
-    The pauses of Flower's repeated requests are also shortened.
+    Also shorten the pauses between Flower's repeated requests.
     """
     # Flower asks again for a part that has not arrived after 1, 2, 4, ... seconds, which is long
     # for messages of milliseconds.
