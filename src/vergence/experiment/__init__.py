@@ -1,1 +1,1 @@
-"""Experiments: files and names bound to records, trust in code, running and reading back."""
+"""Experiments: reading their files, trust in the code they name, running, reading results back."""

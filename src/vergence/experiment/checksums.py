@@ -20,7 +20,7 @@ from vergence.results.run_files import read_bytes
 
 NAME = "SHA256SUMS"
 LONGEST, SHOWN = 2**16, 4
-"""Most bytes of SHA256SUMS; number of files that a notice names."""
+"""Largest number of bytes of SHA256SUMS; largest number of files that a notice names."""
 FILES = (
     "config.toml",
     "stamp.json",
@@ -40,16 +40,16 @@ FILES = (
     "start.safetensors",
     "own_samples.npz",
 )
-"""Files that are sealed if they exist; state files have their digests in checkpoint.json."""
+"""Files with a line in SHA256SUMS, if they exist; checkpoint.json has digests of state files."""
 
 
 def sealed(folder: Path) -> bool:
-    """Return whether a directory has been sealed."""
+    """Return whether a run directory has been sealed, that is, has a file SHA256SUMS."""
     return (folder / NAME).is_file()
 
 
 def seal(folder: Path) -> None:
-    """Write the SHA-256 of a directory's files, none of which may change from now on.
+    """Write SHA256SUMS for the files of a finished run directory; they must not change any more.
 
     A directory that is already sealed stays unchanged.
 
@@ -67,10 +67,12 @@ def seal(folder: Path) -> None:
 
 
 def unseal(folder: Path) -> None:
-    """Remove SHA256SUMS, so that a file may change.
+    """Check a run directory and remove its SHA256SUMS, so that its files may change.
+
+    Nothing is done without a SHA256SUMS.
 
     Raises:
-        StateError: a file has changed since it was sealed.
+        StateError: a file differs from SHA256SUMS.
     """
     if sealed(folder):
         check(folder)
@@ -78,10 +80,10 @@ def unseal(folder: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Compare every sealed file with its sum, and tables with their checkpoint.
+    """Compare each file of a run directory with SHA256SUMS, and its tables with its checkpoint.
 
     Raises:
-        StateError: a file is missing or differs, or the directory was never sealed.
+        StateError: a file is missing or differs, or there is no SHA256SUMS.
     """
     if not sealed(folder):
         # A damaged table is the better message, and it comes before the one on missing sums.
@@ -102,9 +104,9 @@ def check(folder: Path) -> None:
 
 
 def changed(folder: Path) -> Iterator[str]:
-    """Yield the sealed files of a directory that are missing or have changed.
+    """Yield the names of files that are missing or differ from SHA256SUMS.
 
-    Yields only SHA256SUMS if that file itself is damaged.
+    If SHA256SUMS itself is damaged, only its own name is yielded.
     """
     lines = read_bytes(folder / NAME, LONGEST).decode(errors="replace").splitlines()
     sums = {name: sha for sha, _, name in (line.partition("  ") for line in lines)}
@@ -119,13 +121,13 @@ def changed(folder: Path) -> Iterator[str]:
 
 
 def sum_of(path: Path) -> str:
-    """Return the SHA-256 of a file of any size."""
+    """Return the SHA-256 of a file of any size, as hexadecimal text."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def notice(folders: Iterable[Path]) -> None:
-    """Print a line on stderr that names sealed files that have changed, if there are any."""
+    """Print a line on stderr that names files of sealed directories that have changed, if any."""
     paths = [str(f / name) for f in dict.fromkeys(folders) if sealed(f) for name in changed(f)]
     if paths:
         more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
@@ -136,7 +138,7 @@ def notice(folders: Iterable[Path]) -> None:
 
 
 def check_tables(folder: Path) -> None:
-    """Compare the tables of a directory with its checkpoint, if it has one.
+    """Compare the CSV tables of a run directory with their digests in its checkpoint, if any.
 
     Raises:
         StateError: a table is missing or shorter, or has other rows.

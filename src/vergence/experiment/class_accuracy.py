@@ -17,10 +17,15 @@ FILE = "per_class.csv"
 
 
 def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
-    """Write per_class.csv, one line per seed, person and class of their test samples.
+    """Write per_class.csv: for each seed, person and class, the accuracy on the person's test data.
 
-    Nothing is written if the task has no accuracy per class. `unseen` is 1 for a class of which the
-    student had no samples.
+    Nothing is written if the task has no accuracy per class. The column `unseen` is 1 for a class
+    of which the student network of zero-shot learning had no samples.
+
+    Args:
+        path: the file.
+        finals: the finished run for each seed.
+        who: the people to score.
     """
     if type(finals[0].task).per_class is Task.per_class:
         return

@@ -1,4 +1,4 @@
-"""Class counts: numbers of everybody's training samples of each class, in classes.csv.
+"""Class counts: number of each person's training samples of each class, in classes.csv.
 
 Used by `experiment.run` and `studies.class_partition`.
 """
@@ -15,14 +15,17 @@ from vergence.results.layout import TABLES
 from vergence.results.write import write_csv
 
 MOST = 100
-"""Most people that fit into a picture of the table."""
+"""Largest number of people for whom a picture of the table can be drawn."""
 FILE = "classes.csv"
 Counts = Mapping[str, Mapping[str, int]]
-"""Person -> class -> training samples; every person has all classes, in the order of labels."""
+"""Number of training samples, by person and class; all classes are there, in order of labels."""
 
 
 def counts(federation: Federation) -> Counts | None:
-    """Count each person's training samples by their `label`; None for samples without labels."""
+    """Count each person's training samples of each class.
+
+    None if the data have no column `label` with one integer per sample.
+    """
     label = next(iter(federation.people.values())).train.columns.get("label")
     if label is None or label.dtype != torch.int64 or label.ndim != 1:
         return None
@@ -40,7 +43,10 @@ def counts(federation: Federation) -> Counts | None:
 
 
 def write(path: Path, federation: Federation) -> None:
-    """Write classes.csv (`person,class,samples`) if a picture of it can be drawn."""
+    """Write classes.csv (`person,class,samples`).
+
+    Nothing is written if the data have no classes, or more people than a picture can show.
+    """
     if len(federation.people) > MOST or (classes := counts(federation)) is None:
         return
     rows = ((p, kind, n) for p, own in classes.items() for kind, n in own.items())

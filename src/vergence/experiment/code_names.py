@@ -1,7 +1,7 @@
 """Names of Python code in experiments, `my.py`, `my.py:Class` and `package.module:Class`.
 
-This module parses names and finds files. It imports nothing, not even a parent package, since an
-import runs code: whether code may run is decided in `vergence.experiment.trust`.
+This module parses names and finds files. It does not import the named code, nor its parent
+packages, since an import runs code: `vergence.experiment.trust` decides whether code may run.
 
 Used in `deployment`, `experiment` and `monitoring`.
 """
@@ -23,11 +23,11 @@ PACKAGE = "vergence"
 
 @dataclass(frozen=True)
 class CodeName:
-    """A name of Python code in its two parts.
+    """The two parts of a name of Python code.
 
     Attributes:
-        place: the file, or the module with its packages.
-        kind: name of the class in it; "": the only class of the wanted kind.
+        place: the file, or the module with its packages, such as `package.module`.
+        kind: name of the class in the file or module; "": the only class of the wanted type.
     """
 
     place: str
@@ -40,7 +40,7 @@ class CodeName:
 
 
 def parse(name: str) -> CodeName | None:
-    """Parse a name of code; None for any other text."""
+    """Parse a text such as `my.py` or `package.module:Class`; None if it names no code."""
     if name.endswith(SUFFIX):
         return CodeName(name)
     place, _, kind = name.rpartition(":")
@@ -51,15 +51,22 @@ def parse(name: str) -> CodeName | None:
 
 
 def default_label(name: str) -> str:
-    """Return the label of a method that sets no label: its class, or else its file or module."""
+    """Return the default label (column in tables) of a method: its class, or its file or module.
+
+    `name` is the method's name in the experiment, such as `fedavg` or `my.py:Class`.
+    """
     code = parse(name)
     return code.kind if code and code.kind else Path(name).stem
 
 
 def resolve_code_paths(value: Any, folder: Path) -> Any:
-    """Put the experiment's folder in front of the names of Python files that exist there.
+    """Return a table with `folder` in front of the names of Python files that exist in it.
 
     Other names stay unchanged; their files are looked up from the working directory.
+
+    Args:
+        value: a table of an experiment file, or any value in it.
+        folder: the folder of the experiment file.
     """
     if isinstance(value, Mapping):
         return {key: resolve_code_paths(part, folder) for key, part in value.items()}
@@ -80,7 +87,10 @@ def is_file(path: Path) -> bool:
 
 
 def module_file(module: str) -> Path | None:
-    """Find the Python file of a module as an import would, without running any code."""
+    """Find the Python file of a module as an import would, but without running its code.
+
+    None if there is no such module, or if it is not a Python file.
+    """
     # A file that was written a moment ago would not be found otherwise.
     importlib.invalidate_caches()
     path: Sequence[str] | None = None
@@ -103,7 +113,12 @@ def module_file(module: str) -> Path | None:
 
 
 def _spec(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Find the spec of a module with the finders that an import would ask, in their order."""
+    """Find the spec of a module with the finders that an import would use, in their order.
+
+    Args:
+        module: full name of the module.
+        path: the search path of its parent package; None for a top-level module.
+    """
     for finder in sys.meta_path:
         if finder is PathFinder:
             spec = _spec_on_path(module, sys.path if path is None else path)
@@ -115,7 +130,7 @@ def _spec(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _spec_on_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Find the spec of a module in the folders of a path, in the way of `PathFinder`."""
+    """Find the spec of a module in these folders, like `PathFinder`; None if it is not there."""
     # `PathFinder` itself would look up a namespace package's folders in its imported parent.
     portions: list[str] = []
     for entry in path:

@@ -1,4 +1,4 @@
-"""Groups of people at the end of a run, for methods that keep a model per group.
+"""Groups of people at the end of a run, for methods with one model for each group.
 
 Used by `experiment.run` and `reports.plots.groups`.
 """
@@ -17,7 +17,13 @@ FILE = "groups.csv"
 
 
 def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
-    """Write groups.csv (`seed,person,group`), the group of each person, if there are groups."""
+    """Write groups.csv (`seed,person,group`) if the method has groups of people.
+
+    Args:
+        path: the file.
+        finals: the finished run for each seed.
+        who: the people whose groups are written.
+    """
     rows = []
     for run in finals:
         for person in who:

@@ -1,4 +1,4 @@
-"""Unseen clients: people on whom a finished run did not train, and the runs without them.
+"""Unseen clients: people on whose data a finished run did not train, and the runs without them.
 
 Used in `adaptation`, `model_tools`, `studies` and `unlearning`.
 """
@@ -18,25 +18,35 @@ from vergence.results.read import read
 
 @dataclass(frozen=True)
 class PersonPart(Dataset):
-    """A data set of some people of a loaded federation."""
+    """A data set that consists of some people of a loaded federation.
+
+    Attributes:
+        whole: the loaded federation.
+        people: names of the people.
+    """
 
     whole: Federation
     people: tuple[str, ...]
 
     def load(self, root: str | None = None) -> Federation:
-        """Return the federation of these people."""
+        """Return the federation of these people; `root` has no effect."""
         return self.whole.only(self.people)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Data of all people, with the run directory for each person who was left out."""
+    """Data of all people, and the runs that left some of them out.
+
+    Attributes:
+        loaded: data of all people.
+        folders: for each person who was left out, the run directory of a run without this person.
+    """
 
     loaded: Loaded
     folders: Mapping[str, Path]
 
     def only(self, person: str) -> HeldOut:
-        """Return the record of one person; for `all`, return the whole record.
+        """Return this record for one left-out person alone; unchanged if `person` is `all`.
 
         Raises:
             ConfigError: the person was not left out.
@@ -50,25 +60,29 @@ class HeldOut:
         return HeldOut(self.loaded, {person: self.folders[person]})
 
     def others_in_training(self, person: str) -> tuple[str, ...]:
-        """Return the other people left out who took part in the run without this person.
+        """Return the other left-out people who took part in the run without `person`.
 
-        Adaptation takes a person's priors from them.
+        Adaptation takes the priors (predictions without learning) for `person` from them.
         """
         took_part = read(self.folders[person]).runs[0].people
         return tuple(who for who in self.folders if who in took_part)
 
     def run(self, person: str, seed: int | None = None) -> TrainedRun:
-        """Read one seed of the run without this person."""
+        """Read one seed of the run without `person`; None: its first seed."""
         folder, ready = self.folders[person], self.loaded.ready
         return read_run(folder, seed).on_data(ready, ready.only(read(folder).runs[0].people))
 
 
 def find_held_out(folder: Path, person: str = "all") -> HeldOut:
-    """Find the people left out of a run, or of the runs of a leave-one-out directory.
+    """Find the people who were left out of a run, or of the runs of a leave-one-out directory.
+
+    Args:
+        folder: the directory.
+        person: one of these people; `all`: all of them.
 
     Raises:
-        ConfigError: nobody was left out, or not this person.
-        StateError: the data are not those that the run was trained on.
+        ConfigError: nobody was left out, or this person was not.
+        StateError: the data that are read now differ from the run's training data.
     """
     run = read(folder).runs[0]
     folders = {who: folder / at for who, at in run.results.get("folds", {}).items()}

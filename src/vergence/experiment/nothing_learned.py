@@ -1,4 +1,4 @@
-"""Detection of runs in which nothing was learned, as no reply counted in any round.
+"""Detection of runs in which nothing was learned, because no reply counted in any round.
 
 Used by `deployment.server_run` and `experiment.run`.
 """
@@ -17,23 +17,25 @@ from vergence.results.read import table, text_rows
 
 
 def command_line_advice(folder: Path) -> str:
-    """Return the command line's advice on a run in which nothing was learned."""
+    """Return advice for the command line on the run in `folder`, in which nothing was learned."""
     return f"they are kept in {folder}: mend this, and run it into another --out"
 
 
 def refuse_unlearned(
     folders: Mapping[str, Path], plan: Plan, advice: Callable[[Path], str] = command_line_advice
 ) -> None:
-    """Refuse finished methods in which no reply counted, as their model is the untrained one.
+    """Raise an error if no reply of clients counted for some method and seed.
+
+    The method's model is then the untrained one.
 
     Args:
-        folders: the methods' run directories, by label.
+        folders: run directory of each method, by the method's label (name in tables).
         plan: the plan of their run.
-        advice: folder -> text on where its numbers are, and what to do.
+        advice: function of the run directory; it returns a text on what to do.
 
     Raises:
-        PartialRun: no training of a method and seed counted; the message names both, and the
-            reason for which most of its replies were refused.
+        PartialRun: no training counted for a method and seed. The message names both, and the most
+            frequent reason for which replies were refused.
     """
     failures = [
         (f"{label}, seed {seed}", folder, why)
@@ -50,10 +52,15 @@ def refuse_unlearned(
 
 
 def seeds_without_training(folder: Path, plan: Plan) -> dict[int, str]:
-    """Return the seeds of one method in which no training counted, each with the reason.
+    """Return the seeds of one method for which no training counted, each with the reason.
 
-    A turn with gradient steps counts as training. Without such turns, all replies in the rounds
-    count, or, for a method that asks nobody during its rounds, the replies before and after them.
+    A client's reply after gradient steps counts as training. If no client made gradient steps, all
+    replies during the rounds count as training. If there are none of these either, the replies
+    before the first and after the last round do.
+
+    Args:
+        folder: the method's run directory.
+        plan: the plan of the run.
     """
     # A run of no rounds only measures the model that it starts from.
     if not plan.rounds:
@@ -74,7 +81,12 @@ def seeds_without_training(folder: Path, plan: Plan) -> dict[int, str]:
 
 
 def _zeroed_replies(state: Path, seed: int) -> dict[tuple[str, int], str]:
-    """Return the turns whose replies were replaced by zeros on this machine, with the reason."""
+    """Return the replies that zeros replaced on this machine: (client, round) and the reason.
+
+    Args:
+        state: the run's folder of states.
+        seed: the seed.
+    """
     # turns.csv has the status ok for them, as zeros were added up in their place.
     path = state / FOLDER / covered_in(seed)
     try:
@@ -85,7 +97,7 @@ def _zeroed_replies(state: Path, seed: int) -> dict[tuple[str, int], str]:
 
 
 def _most(statuses: Counter[str]) -> str:
-    """Return the most frequent reason in words, with its count."""
+    """Return the most frequent reason for which replies were refused, with its count, as text."""
     refused = Counter({status: n for status, n in statuses.items() if status != "ok"})
     if not refused:
         return "nobody was asked"

@@ -1,4 +1,4 @@
-"""Experiments that come with the package, and are found by name.
+"""Experiment files that come with the package, and are found by name.
 
 Used by `cli.deploy` and `experiment.schema`.
 """
@@ -23,10 +23,11 @@ def locate(path: Path) -> Path:
     """Return the file of an experiment: the named file, or the package's experiment of this name.
 
     Args:
-        path: a file, or a name such as `quickstart`.
+        path: a file, or a name such as `quickstart`. A path with a folder or a suffix is returned
+            as it is, whether it exists or not.
 
     Raises:
-        ConfigError: there is neither such a file nor such an experiment in the package.
+        ConfigError: it is a name, and the package has no experiment of this name.
     """
     name = str(path)
     if is_file(path) or path.name != name or path.suffix:

@@ -1,4 +1,4 @@
-"""Digests of what a run's bits depend on: its config, code and data.
+"""Digests of all on which a run's results depend: its config, code and data.
 
 Used in `deployment`, `experiment`, `monitoring` and `studies`.
 """
@@ -23,21 +23,24 @@ from vergence.results.run_files import read_config
 
 FILE = "stamp.json"
 MADE = ("config", "code", "data", "torch")
-"""Entries of every stamp; a run that begins from other states has an entry for them, too."""
+"""Entries of every stamp; one more entry is for states of another run with which a run begins."""
 FREE = ("run.workers", "run.engine")
-"""Settings that change no bits, beside the table `study`."""
+"""Settings that change no results; the table `study` changes none either."""
 STUDY = "study"
 SHOWN, WIDEST = 3, 60
-"""Number of differences that a message names; most characters of each value in it."""
+"""Largest number of differences that a message names; largest number of characters of a value."""
 
 
 def stamp(table: Mapping[str, Any], data_sha: str, trace: str | None = None) -> dict[str, str]:
-    """Return the digests of a resolved config (and the files it names), the code, and the data.
+    """Return a run's stamp: digests of its config, this package's code and the data.
+
+    The version of torch is an entry too. A run is resumed only with an equal stamp.
 
     Args:
-        table: the resolved config.
+        table: the merged table of the experiment.
         data_sha: digest of the data.
-        trace: the file of the presence trace, as the plan resolved it.
+        trace: path of the presence trace (a file on who is available when), as the plan found it;
+            None: as the table names it.
     """
     return {
         "config": config_digest(table, trace),
@@ -48,11 +51,14 @@ def stamp(table: Mapping[str, Any], data_sha: str, trace: str | None = None) -> 
 
 
 def config_digest(table: Mapping[str, Any], trace: str | None = None) -> str:
-    """Return the SHA-256 of a config and its files, without settings that change no results.
+    """Return the SHA-256 of a config and of the Python files and the presence trace that it names.
+
+    Settings that change no results are left out.
 
     Args:
-        table: the resolved config.
-        trace: the file of the presence trace, as the plan resolved it.
+        table: the merged table of the experiment.
+        trace: path of the presence trace (a file on who is available when), as the plan found it;
+            None: as the table names it.
     """
     bound = {k: v for k, v in table.items() if k not in ("run", STUDY)}
     bound["run"] = {k: v for k, v in table.get("run", {}).items() if f"run.{k}" not in FREE}
@@ -71,15 +77,19 @@ def config_digest(table: Mapping[str, Any], trace: str | None = None) -> str:
 
 
 def write(out: Path, made: Mapping[str, str]) -> None:
-    """Write the stamp of an output folder."""
+    """Write a run's stamp (digests of config, code and data) as stamp.json into its folder."""
     results.write_json(out / FILE, dict(made))
 
 
 def check(out: Path, now: Mapping[str, str]) -> None:
-    """Refuse to resume a run that was begun with other config, code or data.
+    """Refuse to resume a run that was begun with another config, code or data.
+
+    Args:
+        out: the run's folder, with its stamp.json.
+        now: the present digests.
 
     Raises:
-        StateError: an entry of the stamp differs; the message names it.
+        StateError: an entry of stamp.json differs, or the file is missing or damaged.
     """
     path = out / FILE
     if not path.is_file():
@@ -101,7 +111,11 @@ def check(out: Path, now: Mapping[str, str]) -> None:
 
 
 def check_settings(out: Path, table: Mapping[str, Any]) -> None:
-    """Refuse a config that differs from the one in a run's folder.
+    """Refuse an experiment whose settings differ from the config in a run's folder.
+
+    Args:
+        out: the run's folder.
+        table: the merged table of the experiment.
 
     Raises:
         StateError: settings differ; the message shows the old and the new values.
@@ -120,7 +134,12 @@ def check_settings(out: Path, table: Mapping[str, Any]) -> None:
 
 
 def settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return the settings that affect results, by dotted name; listed methods have numbers."""
+    """Return the settings that affect results, by dotted name such as `methods[0].name`.
+
+    Args:
+        table: the table of an experiment, or a table in it.
+        above: prefix of the names.
+    """
     flat: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{above}{key}"

@@ -20,18 +20,22 @@ from vergence.core.task import Model
 
 @dataclass(frozen=True)
 class ReleasedSamples(NamedOptions, label="proxy"):
-    """Release of a share of each person's training and validation samples to the server.
+    """Release of a random fraction of each person's samples to the server.
 
     Attributes:
-        share: share of the samples of each part; at least one sample is released.
-        seed: seed of the draw of these samples.
+        share: fraction of a person's training samples, and of the validation samples; at least one
+            sample of each is released.
+        seed: seed for drawing these samples.
     """
 
     share: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     seed: int = 0
 
     def move_to_server(self, federation: Federation) -> Federation:
-        """Return the federation with these samples moved to its server."""
+        """Return the federation, in which the released samples are no longer people's.
+
+        They are the server's public data.
+        """
         federation.refuse_many("giving up samples")
         people: dict[str, Splits] = {}
         public: dict[str, list[Samples]] = {"train": [], "val": []}
@@ -45,7 +49,13 @@ class ReleasedSamples(NamedOptions, label="proxy"):
         return replace(federation, people=people, proxies=proxies)
 
     def split_samples(self, samples: Samples, person: str, part: str) -> tuple[Samples, Samples]:
-        """Split a person's samples into those to release and the rest, each in their order."""
+        """Split samples at random; return the samples to release and the others, in their order.
+
+        Args:
+            samples: a person's training or validation samples.
+            person: name of the person.
+            part: `train` or `val`.
+        """
         # Each person and part has its own stream, so that nobody's draw depends on other people.
         draw = RandomStream("proxy", self.seed, person, part).torch()
         count = max(1, round(self.share * len(samples)))
@@ -55,6 +65,9 @@ class ReleasedSamples(NamedOptions, label="proxy"):
 
 
 def public_data_of(dataset: Dataset, root: str | None, model: Model) -> PublicData:
-    """Return the training and validation data of a whole data set, prepared for a network."""
+    """Return the training and validation data of all people of a data set, prepared for a network.
+
+    `root` is the folder of the data set's files.
+    """
     (data,) = model.prepare(dataset.load(root).pooled()).people.values()
     return PublicData(data.train, data.val)

@@ -1,4 +1,4 @@
-"""Option records written as tables of an experiment file: the inverse of `record_from_table`.
+"""Dataclasses of options as tables of an experiment file: the inverse of `record_from_table`.
 
 Used by `adaptation.adapted_run`, `api.from_objects` and `api.reopened`.
 """
@@ -28,12 +28,12 @@ TABLES = {
     "wire": Compression(),
     "pruning": Gradual(0.0),
 }
-"""Fields of a plan that have tables of their own, with their defaults."""
+"""Fields of a plan that have their own tables in an experiment file, with their defaults."""
 OWN_TABLES = (*TABLES, "privacy", "poison", "silos")
 
 
 class NotWritable(Exception):
-    """A value that no experiment file can hold."""
+    """Raised for a value that no experiment file can hold."""
 
 
 def table_of(record: Any, *leave: str) -> Table:
@@ -80,7 +80,11 @@ def toml_value(value: Any) -> Any:
 
 
 def method_table(method: Method, local: LocalTraining) -> Table:
-    """Return a method's entry in an experiment whose `local` is this one.
+    """Return the table of a method in an experiment file.
+
+    Args:
+        method: the method.
+        local: options of local training of the whole experiment; the table has those that differ.
 
     Raises:
         NotWritable: no experiment file can hold one of its options.
@@ -98,8 +102,9 @@ def method_table(method: Method, local: LocalTraining) -> Table:
 
 
 def plan_tables(plan: Plan) -> Table:
-    """Return the tables of a plan: `run`, and those of its parts that differ from their defaults.
+    """Return the tables of a plan for an experiment file, by name.
 
+    These are `run`, and tables such as `presence` and `privacy` if they differ from their defaults.
     `vergence.train` writes them into the run's config.
 
     Raises:
@@ -121,7 +126,7 @@ def plan_tables(plan: Plan) -> Table:
 
 
 def privacy_table(privacy: Privacy) -> Table:
-    """Return the table `privacy`.
+    """Return the table `privacy` of an experiment file.
 
     Raises:
         NotWritable: no experiment file can hold one of the options.

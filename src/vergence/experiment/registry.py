@@ -1,4 +1,4 @@
-"""Registry of the classes that experiments name: own modules, users' files, and packages.
+"""Registry of the classes that experiments name: in this package, users' files and other packages.
 
 Used in most packages.
 """
@@ -29,11 +29,16 @@ from vergence.experiment.user_code_files import one_class_error, running, wrong_
 T = TypeVar("T")
 
 FORMER_NAMES = {("methods", "earned"): "interpolation", ("wire", "kept"): "value_codec"}
-"""Present name of a class or an option, by its kind or table and its former name."""
+"""Present name of a class or an option; keys are a sub-package or table, and the former name."""
 
 
 def present_name(where: str, name: str) -> str:
-    """Return the present name of a class or an option; a former name warns."""
+    """Return the present name of a class or an option, with a warning for a former name.
+
+    Args:
+        where: the sub-package of the class (such as `methods`), or the table of the option.
+        name: the present or former name.
+    """
     present = FORMER_NAMES.get((where, name), name)
     if present != name:
         warnings.warn(f"'{name}' in {where} is called '{present}' now", FutureWarning, 2)
@@ -41,7 +46,12 @@ def present_name(where: str, name: str) -> str:
 
 
 def find(kind: str, name: str, base: type[T]) -> type[T]:
-    """Return the `base` subclass that a name means: `fedavg`, `my.py` or `package.module:Class`.
+    """Return the class that a name means: `fedavg`, `my.py` or `package.module:Class`.
+
+    Args:
+        kind: sub-package in which names such as `fedavg` are looked up, such as `methods`.
+        name: the name.
+        base: the class must be a subclass of this one.
 
     Raises:
         ConfigError: there is no such class, or its code cannot be run.
@@ -68,28 +78,42 @@ def find(kind: str, name: str, base: type[T]) -> type[T]:
 
 
 class AdmittedSource(SourceLoader):
-    """Loader that runs exactly the text that was admitted.
+    """Import loader that runs exactly the text that was checked before (`Trust.admit`).
 
     An ordinary loader could run a compiled file next to the source, or a text that was changed
-    since.
+    after the check.
+
+    Args:
+        path: path of the source file.
+        text: its text.
     """
 
     def __init__(self, path: str, text: bytes) -> None:
         self.path, self.text = path, text
 
     def get_filename(self, fullname: str) -> str:
-        """Return the path of the file that the text was read from."""
+        """Return the path of the source file, for a module of any name."""
         return self.path
 
     def get_data(self, path: str) -> bytes:
-        """Return the text."""
+        """Return the checked text.
+
+        Raises:
+            OSError: `path` is another file.
+        """
         if path != self.path:
             raise OSError(f"{path} was not admitted")
         return self.text
 
 
 class OneModule(MetaPathFinder):
-    """Finder of one admitted module; other finders handle all other modules."""
+    """Import finder of a single module with a checked text; it does not find other modules.
+
+    Args:
+        name: full name of the module.
+        file: its source file.
+        text: the checked text of the file.
+    """
 
     def __init__(self, name: str, file: Path, text: bytes) -> None:
         self.name, self.file, self.text = name, file, text
@@ -97,7 +121,7 @@ class OneModule(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Any, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's location, with a loader of its admitted text."""
+        """Return the module's spec, with a loader of its checked text; None for other modules."""
         if fullname != self.name:
             return None
         package = [str(self.file.parent)] if self.file.name == "__init__.py" else None
@@ -108,7 +132,10 @@ class OneModule(MetaPathFinder):
 
 
 def _user_module(place: str) -> types.ModuleType:
-    """Return the module of a user's Python file or of this name, which runs once per command."""
+    """Return the module of a user's Python file or module; its code runs once per command.
+
+    `place` is the file or module, `my.py` or `package.module`.
+    """
     trust = current_trust()
     if place not in trust.loaded_code:
         file, text = trust.admit(place)
@@ -118,7 +145,13 @@ def _user_module(place: str) -> types.ModuleType:
 
 
 def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
-    """Run a Python file, and return its module."""
+    """Run the text of a Python file as a new module, and return the module.
+
+    Args:
+        place: the file as the experiment names it.
+        file: its path.
+        text: its checked text.
+    """
     loader = AdmittedSource(str(file.absolute()), text)
     name = f"{FROM_FILE}{file.stem}"
     if name in {code.module.__name__ for code in current_trust().loaded_code.values()}:
@@ -130,7 +163,15 @@ def _from_file(place: str, file: Path, text: bytes) -> types.ModuleType:
 
 
 def _run(place: str, module: types.ModuleType, loader: AdmittedSource) -> types.ModuleType:
-    """Run the admitted text in a module, and return the module; a failed module is removed."""
+    """Run a loader's text in a new module, and return the module.
+
+    The module is in `sys.modules`; it is removed again if its code fails.
+
+    Args:
+        place: the file or module as the experiment names it, for messages.
+        module: the new, empty module.
+        loader: loader with the checked text.
+    """
     # Dataclasses look up their annotations there.
     sys.modules[module.__name__] = module
     try:
@@ -143,11 +184,15 @@ def _run(place: str, module: types.ModuleType, loader: AdmittedSource) -> types.
 
 
 def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
-    """Import the module of this name from this text.
+    """Import a module from its checked text, and return the module.
 
-    If the module was already imported in the ordinary way, that module is used if the text gives an
-    equal one; otherwise the text runs under another name, so that the recorded text is the one that
-    runs.
+    If the module was already imported in the ordinary way, that module is returned if the text
+    gives an equal module. Otherwise the text runs as a module of another name.
+
+    Args:
+        place: full name of the module.
+        file: its source file.
+        text: the checked text of the file.
 
     Raises:
         ConfigError: the module cannot be imported, or was imported before from another text.
@@ -180,7 +225,13 @@ def _loader(module: types.ModuleType) -> Any:
 
 
 def _run_under_new_name(place: str, file: Path, text: bytes) -> types.ModuleType:
-    """Run this text as a module under a new name; the module imported before stays unchanged."""
+    """Run a text as a module of a new name; the already imported module stays unchanged.
+
+    Args:
+        place: full name of the imported module.
+        file: its source file.
+        text: the checked text of the file.
+    """
     package, _, last = place.rpartition(".")
     mark = hashlib.sha256(place.encode() + text).hexdigest()[:8]
     loader = AdmittedSource(str(file), text)
@@ -193,7 +244,11 @@ def _run_under_new_name(place: str, file: Path, text: bytes) -> types.ModuleType
 
 
 def _packaged_module(kind: str, place: str) -> types.ModuleType:
-    """Import a module of this package by its whole name."""
+    """Import a module of this package by its full name.
+
+    Raises:
+        ConfigError: the sub-package `kind` has no such module.
+    """
     if place not in modules(kind).values():
         known = [Path(where).suffix[1:] for where in modules(kind).values()]
         near = nearest(place.rpartition(".")[2], known)
@@ -208,10 +263,11 @@ def class_by_name(module: types.ModuleType, name: str, whole: str, base: type[T]
         module: module in which the class is looked up.
         name: the name of the class.
         whole: the name of module and class in the experiment, for messages.
-        base: the kind of class that is wanted.
+        base: the base class.
 
     Raises:
-        ConfigError: there is no such class, or it is of another kind, abstract, or imported.
+        ConfigError: there is no such class; or it is no subclass of `base`, is abstract, or is
+            defined in another module.
     """
     value = getattr(module, name, None)
     if value is None:
@@ -231,13 +287,16 @@ def class_by_name(module: types.ModuleType, name: str, whole: str, base: type[T]
 
 
 def missing_methods_text(kind: type) -> str:
-    """Return the message on an abstract class, with the methods that it does not define."""
+    """Return the error message for an abstract class, with the methods that it does not define."""
     lacks = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
     return f"{kind.__name__} is abstract, it does not define {lacks}: write that too"
 
 
 def abstract_class_error(module: types.ModuleType, base: type) -> str | None:
-    """Return the message on a module whose only class of a kind is abstract; None for others."""
+    """Return the error message for a module whose only subclass of `base` is abstract.
+
+    None if the module has no such subclass, or several, or one that is not abstract.
+    """
     own = [kind for kind in vars(module).values() if isinstance(kind, type)]
     own = [kind for kind in own if issubclass(kind, base) and kind.__module__ == module.__name__]
     return missing_methods_text(own[0]) if len(own) == 1 and inspect.isabstract(own[0]) else None
@@ -245,10 +304,10 @@ def abstract_class_error(module: types.ModuleType, base: type) -> str | None:
 
 @functools.cache
 def modules(kind: str) -> dict[str, str]:
-    """Map the name of every module of a kind to its import path, without importing the modules.
+    """Return the import path of every module in a sub-package such as `methods`, by its name.
 
-    Modules called `base`, which hold what a sub-package has in common, are left out. No two
-    sub-packages have modules of the same name, which a test checks.
+    The modules are not imported. Modules called `base` are left out. Folders inside a sub-package
+    have no two modules of the same name.
     """
     paths: dict[str, str] = {}
     package = f"vergence.{kind}"
@@ -279,7 +338,11 @@ def concrete_subclasses(module: types.ModuleType, base: type[T]) -> list[type[T]
 
 
 def only_class(module: types.ModuleType, base: type[T]) -> type[T]:
-    """Return the one subclass of `base` that a module defines."""
+    """Return the only subclass of `base` that a module defines and that is not abstract.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
     kinds = concrete_subclasses(module, base)
     if not kinds and (lacks := abstract_class_error(module, base)):
         raise ConfigError(f"{module.__file__}: {lacks}")
@@ -289,7 +352,7 @@ def only_class(module: types.ModuleType, base: type[T]) -> type[T]:
 
 
 def names(kind: str, base: type) -> list[str]:
-    """Return the names of one kind: its modules that define a `base` subclass."""
+    """Return the sorted names of the modules in a sub-package that define a subclass of `base`."""
     known = sorted(modules(kind).items())
     return [
         name for name, where in known if concrete_subclasses(importlib.import_module(where), base)

@@ -1,4 +1,4 @@
-"""Running an experiment: data once, then every method and seed, then tables and the report.
+"""Running an experiment: loads the data once, runs every method and seed, and writes tables.
 
 Used in most packages.
 """
@@ -62,15 +62,23 @@ from vergence.tracking.tensorboard import Board, warn
 
 ELSEWHERE = "choose another folder, by --out, or out= in Python"
 SHOWN = 3
-"""Number of files that a refusal names."""
+"""Largest number of files that an error message names."""
 
 
 SeedPool = Callable[[str, int], PoolFactory]
-"""(label of a method, seed) -> the pool that carries out the turns of its clients."""
+"""Function of a method's label and a seed: how to make the pool that runs the clients' work."""
 
 
 class RoundReport(NamedTuple):
-    """Report on a finished round of one method and seed, with the means over people."""
+    """Report on a finished round of one method and seed.
+
+    Attributes:
+        label: the method's label, its name in tables.
+        seed: the seed.
+        round: number of rounds that are finished.
+        rounds: number of rounds of the run.
+        metrics: metrics by name, as means over people.
+    """
 
     label: str
     seed: int
@@ -81,17 +89,21 @@ class RoundReport(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundCallback:
-    """Callbacks from the caller of a run, and the advice that error messages give to the caller.
+    """Callbacks of the caller of a run, and advice to the caller in error messages.
+
+    Each advice is a function of the run's folder that returns a text.
 
     Attributes:
         on_round: called after every round.
         bar: whether a progress bar is drawn.
-        advice_interrupted: folder -> text on how to continue the interrupted run in it.
-        advice_exists: folder -> text on what to do if the folder already holds a run.
-        advice_nothing_learned: folder -> text on what to do if the run in it learned nothing.
-        folder_stays: whether the folder outlives the run, so that a traceback is written to it.
-        warn: called with a message when an optional file could not be written; the run continues.
-        finished: called with the label and folder of every method whose results are written.
+        advice_interrupted: how to continue an interrupted run.
+        advice_exists: what to do if the folder already holds a run.
+        advice_nothing_learned: what to do if the run learned nothing.
+        folder_stays: whether a traceback is written into the folder; false for a folder that is
+            deleted after the run.
+        warn: called with a message if an optional file could not be written; the run continues.
+        finished: called with the label (name in tables) and folder of each method after its results
+            are written.
     """
 
     on_round: Callable[[RoundReport], object] | None = None
@@ -113,7 +125,12 @@ def start(
     out: Path | str,
     follower: RoundCallback = RoundCallback(),
 ) -> Loaded:
-    """Run an experiment into a new directory, and return its data.
+    """Run an experiment, write its results into a new directory, and return its data.
+
+    Args:
+        experiment: the experiment.
+        out: the directory.
+        follower: callbacks of the caller.
 
     Raises:
         StateError: the directory already holds a run.
@@ -151,9 +168,18 @@ def start_or_resume(
     folder: Path,
     follower: RoundCallback = RoundCallback(),
 ) -> Loaded | None:
-    """Start or resume an experiment with loaded data; a finished run stays unchanged.
+    """Start an experiment, or resume it if its folder holds a run; a finished run stays unchanged.
 
-    Studies run each of their parts with it.
+    Studies run each of their experiments with this function.
+
+    Args:
+        experiment: the experiment.
+        ready: its prepared data, to compare their digest with that of the run in the folder.
+        folder: the run's folder.
+        follower: callbacks of the caller.
+
+    Returns:
+        The data; None if the run was finished.
 
     Raises:
         StateError: the folder holds a run of another experiment or of other data.
@@ -169,11 +195,11 @@ def start_or_resume(
 
 
 def refuse_several_splits(experiment: Experiment, what: str) -> None:
-    """Refuse an experiment with several splits of the data for an activity that needs one.
+    """Raise an error if an experiment has several splits of the data.
 
     Args:
-        experiment: what is to be run.
-        what: the activity that needs one split, in words.
+        experiment: the experiment.
+        what: the activity that needs a single split, for the message.
 
     Raises:
         ConfigError: the experiment has `run.split_seeds`; the message says what to do.
@@ -186,7 +212,7 @@ def refuse_several_splits(experiment: Experiment, what: str) -> None:
 
 
 def check_vacant(out: Path) -> None:
-    """Refuse a folder that holds other files and no run; hidden files are ignored.
+    """Raise an error if a folder holds files but no run; hidden files are ignored.
 
     Raises:
         StateError: the folder holds other files; the message names some of them.
@@ -222,21 +248,21 @@ def resume(
     *,
     asked: bool = False,
 ) -> Loaded | None:
-    """Continue an interrupted experiment; finished methods stay as they are.
+    """Continue an interrupted experiment; the results of finished methods stay unchanged.
 
     Args:
-        experiment: the experiment to run.
-        out: its folder.
-        follower: callbacks of whoever started the run.
+        experiment: the experiment.
+        out: the run's folder.
+        follower: callbacks of the caller.
         asked: whether the caller chose the experiment, instead of reading it from this folder. If
-            so, a finished run is also compared with it, for which the data are loaded.
+            true, the data are loaded and a finished run, too, is compared with the experiment.
 
     Returns:
         The data; None if every method was finished and `asked` is false.
 
     Raises:
-        StateError: sealed files of a finished method have changed, or the folder holds a run of
-            another experiment, or one that cannot be continued.
+        StateError: files of a finished method differ from its SHA256SUMS; or the folder holds a run
+            of another experiment, or a run that cannot be continued.
         PartialRun: for the reasons that `start` names.
     """
     folders, loaded = folders_of(experiment, out), None
@@ -273,7 +299,13 @@ def folders_of(experiment: Experiment, out: Path) -> dict[str, Path]:
 
 
 def run_stamp(experiment: Experiment, table: Table, loaded: Loaded) -> dict[str, str]:
-    """Return the digests of everything on which the results of a run of this table depend."""
+    """Return a run's stamp: digests of everything on which its results depend.
+
+    Args:
+        experiment: the experiment.
+        table: the table of the experiment, or that of one of its methods alone.
+        loaded: the data.
+    """
     made = stamp.stamp(table, loaded.sha, experiment.plan.presence.trace)
     return {**made, **_starting_stamp(experiment)}
 
@@ -285,7 +317,9 @@ def _starting_stamp(experiment: Experiment) -> dict[str, str]:
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Lock a directory while a run writes to it, so that no other run does.
+    """Lock a run's directory in the `with` block, so that no other run writes to it.
+
+    The directory is made if it does not exist.
 
     Raises:
         StateError: another run holds the lock, the directory cannot be made, or links in it lead
@@ -311,7 +345,11 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: RoundCallback) -> None:
-    """Run all methods on this machine, then compare them; baselines without learning come first."""
+    """Score baselines without learning, run all methods on this machine, and write SHA256SUMS.
+
+    If one of several methods is local-only training, results also get each method's harm: the
+    people who score worse with the method than with local training.
+    """
     if not (out / "priors.csv").exists():
         task = experiment.task(experiment.plan.seeds[0])
         people = loaded.ready.only(measured(loaded.ready, experiment.plan))
@@ -345,17 +383,17 @@ def run_methods(
     """Run every unfinished method and seed, with clients on this machine or in a deployment.
 
     Args:
-        experiment: the experiment to run.
+        experiment: the experiment.
         loaded: the experiment's data; for remote clients only names and numbers of samples.
-        out: the folder of the run directories.
-        follower: callbacks of whoever started the run.
-        pool: makes the pool that carries out the turns of a method and seed; None: processes of
-            this machine.
+        out: the folder with the methods' run directories.
+        follower: callbacks of the caller.
+        pool: function of a method's label and a seed, for the pool that runs the clients' work;
+            None: processes of this machine.
 
     Raises:
         StateError: the tables of a finished method are damaged, or the folder holds a run of
             another experiment.
-        PartialRun: the disk is full, or the callback stops the run.
+        PartialRun: the disk is full, or a callback stops the run.
     """
     total = experiment.plan.rounds * len(experiment.plan.seeds)
     with progress_bar(follower.bar) as bar:
@@ -385,7 +423,10 @@ def run_methods(
 
 
 def progress_bar(shown: bool = True) -> Progress:
-    """Return a bar with the remaining time, drawn only on a terminal and in a notebook."""
+    """Return a progress bar with the remaining time.
+
+    It is drawn only if `shown` is true, and only on a terminal or in a notebook.
+    """
     console = Console(stderr=True)
     visible = sys.stderr.isatty()
     if console.is_jupyter:
@@ -412,7 +453,17 @@ def _run_method(
     follower: RoundCallback,
     pool: SeedPool | None,
 ) -> None:
-    """Run one method with every seed that is not finished, and write its results."""
+    """Run one method with every seed that is not finished, and write its results.
+
+    Args:
+        experiment: the experiment.
+        loaded: its data.
+        label: the method's label, its name in tables.
+        path: the method's run directory.
+        bar: the progress bar, and the method's line in it.
+        follower: callbacks of the caller.
+        pool: function that makes the pool for the clients' work; None: this machine.
+    """
     table, plan, origin = experiment.method_config(label), experiment.plan, experiment.origin
     made = run_stamp(experiment, table, loaded)
     folder = RunDirectory(path, made, elsewhere=pool is not None)
@@ -454,9 +505,9 @@ def _run_method(
 def _write_final_files(
     experiment: Experiment, loaded: Loaded, label: str, folder: RunDirectory
 ) -> None:
-    """Write masks, maps, tables and results, all computed from the saved states.
+    """Write one method's masks, maps, tables and results, all computed from its saved states.
 
-    In a deployment only the results are written; clients' states are not on this machine.
+    In a deployment only results.json is written, as clients' states are not on this machine.
     """
     method, plan, path = experiment.methods[label], experiment.plan, folder.path
     task, people, here = (
@@ -494,7 +545,7 @@ def _write_final_files(
 
 
 def _mean_personal_share(method: Method, saved: TrainedRun) -> float | None:
-    """Return the mean share of personal parameters over clients; None for methods without masks."""
+    """Return the mean fraction of personal parameters over clients; None without masks."""
     masks = [method.personal(state) for state in saved.clients.values()]
     shares = [m.fraction for m in masks if m is not None]
     return float(np.mean(shares)) if shares else None

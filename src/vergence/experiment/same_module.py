@@ -1,8 +1,9 @@
-"""Comparison of two modules made of one file: an imported one, and its text run once more.
+"""Comparison of an imported module with the module that its file's present text gives.
 
-Python keeps neither the text nor the time of an import. So the text runs again under another name,
-and both modules are compared: functions by their code, classes by all their attributes, plain
-values by their value. Objects that cannot be compared in this way count as different.
+Python keeps neither the text nor the time of an import. So the text of the file runs again under
+another name, and both modules are compared: functions by their code, classes by all their
+attributes, plain values by their value. Objects that cannot be compared in this way count as
+different.
 
 Used by `experiment.registry`.
 """
@@ -15,11 +16,11 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 OWN = ("__name__", "__file__", "__cached__", "__loader__", "__spec__", "__package__", "__path__")
-"""Attributes that a module has from its place, and not from its text."""
+"""Attributes of a module that depend on its name and file, and so differ for the same text."""
 LEFT_OUT = {*OWN, "__builtins__", "__dict__", "__weakref__", "__module__", "_abc_impl"}
 PLAIN = (bool, int, float, complex, str, bytes, range, slice, type(None), type(Ellipsis))
 SHOWN = ("typing", "types", "dataclasses")
-"""Modules whose objects have a `repr` that tells all about them."""
+"""Modules whose objects are equal if their `repr` is equal."""
 PARTS: Mapping[type, tuple[str, ...]] = {
     types.FunctionType: ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__dict__"),
     types.CellType: ("cell_contents",),
@@ -29,11 +30,16 @@ PARTS: Mapping[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel", "__doc__"),
     Field: tuple(Field.__slots__),
 }
-"""Attributes to compare of objects of a type."""
+"""For each type, the attributes by which two of its objects are compared."""
 
 
 class ModuleComparison:
-    """Comparison of an imported module with the same file's text, run under another name."""
+    """Comparison of an imported module with a module that the same file's text gives now.
+
+    Args:
+        imported: the imported module.
+        anew: the module in which the text ran again, under another name.
+    """
 
     def __init__(self, imported: types.ModuleType, anew: types.ModuleType) -> None:
         self.imported, self.anew = imported, anew
@@ -41,7 +47,7 @@ class ModuleComparison:
 
     @property
     def alike(self) -> bool:
-        """True if both modules behave alike, as far as can be told."""
+        """True if both modules are equal; False also if some objects cannot be compared."""
         # A submodule that was imported since then is an attribute of the first module only.
         attributes = {
             name: value
@@ -85,7 +91,7 @@ class ModuleComparison:
         )
 
     def _object(self, one: Any, other: Any) -> bool:
-        """Return whether two objects of one type are alike; False for types not known here."""
+        """Return whether two objects of one type are equal; False for types not compared here."""
         if isinstance(one, types.CodeType):
             return one == other
         for kind, names in PARTS.items():

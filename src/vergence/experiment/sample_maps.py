@@ -1,4 +1,4 @@
-"""A few fixed test samples with predicted heat maps, for pictures in reports.
+"""Predicted heat maps of a few fixed test samples, for pictures in reports.
 
 Used by `experiment.run`.
 """
@@ -22,7 +22,15 @@ SHOWN = 6
 
 
 def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
-    """Write maps.npz for a gaze-map task: frames, true maps, predicted maps and gaze points."""
+    """Write maps.npz for a gaze-map task; nothing is written for other tasks.
+
+    It has the frames, true maps, predicted maps and gaze points of a few people's test samples.
+
+    Args:
+        path: the file.
+        run: the finished run of one seed.
+        raw: the data before they are prepared for the network.
+    """
     if not isinstance(run.task, GazeMap):
         return
     people = raw.clients

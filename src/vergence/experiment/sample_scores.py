@@ -1,8 +1,9 @@
-"""Headline metric of every block of test samples, from which harm is judged.
+"""Headline metric of every block of a person's test samples, from which harm is computed.
 
-It is written for methods and for each person's own baseline without learning. A block is a picture,
-or the scene of a video's window, under the data set's own number, which is the same in every split.
-Samples without such a number are cut into up to 20 runs of neighbours.
+Harm means that a person's score is worse with a method than without it. The metric is written for
+methods and for each person's own baseline without learning. A block is the samples of one picture,
+or of one scene of a video. It has the picture's or scene's number in the data set, which is the
+same in every split. Samples without such a number are cut into up to 20 blocks of neighbours.
 
 Used by `experiment.run`.
 """
@@ -24,13 +25,22 @@ from vergence.results.layout import TABLES
 from vergence.results.write import write_csv
 
 MOST = 200
-"""Most people whose scores are written: the first ones."""
+"""Largest number of people whose scores are written; the first ones are taken."""
 Row = tuple[str, str, int, str]
-"""Person, block, number of frames or samples that count in it, and their mean."""
+"""Person, block, number of samples or frames in it that have a score, and the mean score."""
 
 
 def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
-    """Write samples.csv, if the task's headline metric is a mean over samples."""
+    """Write samples.csv: the headline metric of each block of people's test samples.
+
+    The headline metric is the one that tables put first. A block is the samples of one picture or
+    scene (`blocks_of`). Nothing is written if the metric is not a mean over samples.
+
+    Args:
+        path: the file.
+        finals: the finished run for each seed.
+        who: the people to score.
+    """
     if not finals[0].task.by_sample:
         return
     rows = []
@@ -44,7 +54,12 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
 
 
 def write_priors(path: Path, task: Task, federation: Federation) -> None:
-    """Write prior_samples.csv for the baseline from each person's own training data, if any."""
+    """Write prior_samples.csv: the score of each block of test samples for people's own baselines.
+
+    Such a baseline predicts from the person's training data, without learning. A block is the
+    samples of one picture or scene (`blocks_of`). Nothing is written if the task has no such
+    baseline.
+    """
     people = federation.only(federation.clients[:MOST])
     name, guess = task.personal_baseline(people)
     if not guess:
@@ -58,7 +73,17 @@ def write_priors(path: Path, task: Task, federation: Federation) -> None:
 
 
 def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Iterator[Row]:
-    """Yield the rows of one person's test samples, without blocks in which no sample counts."""
+    """Yield a row for each block of a person's test samples: the mean score of the block.
+
+    A block is the samples of one picture or scene (`blocks_of`). Blocks in which no sample has a
+    score are left out.
+
+    Args:
+        task: the task.
+        person: name of the person.
+        outputs: outputs for the samples, `[samples, ...]`.
+        samples: the test samples.
+    """
     sums = task.per_sample(outputs, samples.copy()).double()
     names = blocks_of(samples)
     for name in dict.fromkeys(names):
@@ -69,9 +94,10 @@ def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Itera
 
 
 def blocks_of(samples: Samples) -> list[str]:
-    """Return the block of every sample: its picture's or scene's number, or its run of neighbours.
+    """Return the name of each sample's block: its picture, its scene, or a group of neighbours.
 
-    A sample of a picture may have several fixations, as in `gaze_map`; a frame of a video has one.
+    Samples with several gaze points per frame are of pictures, as in the task `gaze_map`; a frame
+    of a video has a single gaze point.
     """
     # Scene -1 is a scene that nobody else saw: then all samples are cut into runs of neighbours.
     scene, points = samples.columns.get("scene"), samples.columns.get("points")

@@ -1,8 +1,8 @@
-"""Experiment files in TOML: their tables become dataclasses, their names are module names.
+"""Experiment files in TOML: each table becomes a dataclass instance, each `name` names a module.
 
 Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
 `few_data`, `noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`,
-`privacy`, `poison`, `silos`, `run`, `sweep`, `tuning`, `study`; `--set a.b=c` wins over all.
+`privacy`, `poison`, `silos`, `run`, `sweep`, `tuning`, `study`. `--set a.b=c` overrides all files.
 
 Used in most packages.
 """
@@ -89,23 +89,23 @@ KEYS = (
 )
 Table = dict[str, Any]
 LINE, DEEPEST = 1000, 16
-"""Characters of an error message; levels of nested tables of a setting."""
+"""Largest number of characters of an error message, and of nested tables in a setting's name."""
 # A label is the name of a folder and an argument of commands: no separators, no leading dash.
 LABEL = re.compile(r"\w[\w-]{0,99}")
 MOST_METHODS, LONGEST_PATH = 1000, 4000
-"""Most methods of an experiment, as each is trained in turn and has a row in every table; most
-bytes of a path, which file systems take."""
+"""Largest number of methods in an experiment, each of which is trained and has a row in tables;
+largest number of bytes of a path that file systems accept."""
 
 
 @dataclass(frozen=True)
 class TableOrigin:
-    """Origin of a run that did not begin with an experiment file and fresh states.
+    """Origin of a run that begins with states of an earlier run, instead of fresh states.
 
     Attributes:
         provenance: entries to add to provenance.json.
-        stamp: digests of the states to begin from; a run is resumed only with equal digests.
-        begin: (label, seed, folder) -> checkpoint, writes these states into the folder; None: the
-            run begins with fresh states.
+        stamp: digests of the states to begin with; a run is resumed only if they are equal.
+        begin: function of a method's label (name in tables), a seed and a folder. It writes the
+            states into the folder and returns a checkpoint. None: the run begins with fresh states.
     """
 
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -117,8 +117,24 @@ class TableOrigin:
 class Experiment:
     """A checked experiment, in which every name is known and every value in range.
 
-    `code` is the user's Python code from which it is built, by place. `built` is the task, if that
-    is a Python object that the table only describes.
+    Attributes:
+        table: the merged tables of the experiment file.
+        dataset: the data set.
+        root: folder of the data files, as the experiment names it, or None.
+        model: the model, which builds the network.
+        methods: the methods, by label (the method's name in tables).
+        plan: rounds, seeds and other settings of the run.
+        noise: noise added to some people's data.
+        sweep: settings of a sweep, or None.
+        tuning: record of the sweep that chose the settings, or None.
+        poison: the attack of malicious clients, or None.
+        origin: states of an earlier run with which this run begins.
+        proxy: source of the server's public samples, or None.
+        tasks: class of the task.
+        code: the user's Python code from which the experiment is built, by file or module.
+        built: the task, if it is a Python object that `table` only describes; else None.
+        few_data: limit on each person's training samples.
+        study: description of the study for an ethics board.
     """
 
     table: Table
@@ -147,10 +163,10 @@ class Experiment:
         return record_from_table(self.tasks, table, "task", network=self.model, seed=seed)
 
     def federation(self, *, tested: bool = True) -> Federation:
-        """Load the data, with the noise and the malicious clients that the experiment asks for.
+        """Load the data, with noise, malicious clients' data, and public samples of the server.
 
         Args:
-            tested: whether test data may be looked at.
+            tested: whether test data are checked too.
 
         Raises:
             DataError: a file is unusable, or a number is NaN or infinite.
@@ -163,11 +179,14 @@ class Experiment:
         )
 
     def load_data(self) -> Federation:
-        """Load the data, with as many training samples per person as `few_data` allows."""
+        """Load the data, with at most as many training samples per person as `few_data` allows."""
         return self.few_data.apply(self.dataset.load(data_root(self.root)))
 
     def with_public_data(self, federation: Federation) -> Federation:
-        """Give the server its public samples, where the experiment has a `proxy`."""
+        """Return the federation with the server's public samples, if the experiment has a `proxy`.
+
+        Without `proxy` it is unchanged.
+        """
         if self.proxy is None:
             return federation
         if isinstance(self.proxy, ReleasedSamples):
@@ -183,7 +202,10 @@ class Experiment:
         return replace(whole, about=about)
 
     def on_dataset(self, dataset: Dataset) -> Experiment:
-        """Return the same experiment on other data, which are used exactly as they are."""
+        """Return the same experiment on other data, which are not changed.
+
+        Noise, `few_data` and an attack on data are left out; an attack on updates stays.
+        """
         # Noise and poison are in loaded data already; attacks on updates happen in training.
         poison = None if isinstance(self.poison, DataPoison) else self.poison
         clean = {"noise": Noise(), "few_data": FewSamples(), "poison": poison}
@@ -195,23 +217,26 @@ class Experiment:
         return "methods" in self.table
 
     def method_config(self, label: str) -> Table:
-        """Return the table of the experiment with this method alone, as in its config.toml."""
+        """Return the experiment's table with a single method, as in its config.toml.
+
+        `label` is the method's name in tables.
+        """
         table = {k: v for k, v in self.table.items() if k != "methods"}
         named = dict(zip(self.methods, method_tables(self.table), strict=True))
         return {**table, "method": named[label]}
 
     def with_method(self, label: str) -> Experiment:
-        """Return the same experiment with one of its methods."""
+        """Return the same experiment with a single method; `label` is its name in tables."""
         return replace(self, table=self.method_config(label), methods={label: self.methods[label]})
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Comments at the head of a run's config.toml."""
+        """Comments to write at the top of a run's config.toml."""
         parts = python_parts(self.table)
         return (f"{parts}; the tables below describe, and do not build them.",) if parts else ()
 
     def files(self, table: Table) -> dict[str, str]:
-        """Return the SHA-256 of every Python file or module that a table names."""
+        """Return the SHA-256 of each Python file or module that a table names, by its name."""
         return {name: self.code[name].sha for name in python_files(table) if name in self.code}
 
 
@@ -227,7 +252,8 @@ def load(
         path: the file, or the name of an experiment of the package.
         sets: texts `a.b=c`, each of which overrides a value of the file.
         trust_code: whether the Python code that the file names may run, wherever it comes from.
-        only: label of the one method to keep; the others are neither checked nor built.
+        only: label of the method to keep; other methods are neither checked nor built. None: all
+            methods.
 
     Raises:
         ConfigError: a key or value is wrong; the message names it, what is allowed, and the file.
@@ -251,17 +277,18 @@ def load(
 
 
 def short(text: str) -> str:
-    """Cut the middle out of a message that is too long to read."""
+    """Return a message; if it is longer than `LINE` characters, without its middle."""
     return text if len(text) <= LINE else f"{text[: LINE // 2]} ... {text[-LINE // 2 :]}"
 
 
 def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -> Table:
-    """Read a TOML file, and merge it over the files that it extends.
+    """Read a TOML file, and merge it with the files that it extends; its own values win.
 
     Args:
         path: the file.
-        above: the files that extend it.
-        sender: the config of a run folder among these; None: all of these files are the user's.
+        above: the files that extend this file, directly or through others.
+        sender: the file of `above` that is in a run folder, and so may be somebody else's; None:
+            all these files are the user's.
 
     Raises:
         ConfigError: a file is missing, is not TOML, or extends itself.
@@ -308,7 +335,13 @@ def merge(below: Table, above: Table) -> Table:
 
 
 def override(table: Table, item: str) -> None:
-    """Apply one `--set a.b=c`; a value that is not TOML is a string."""
+    """Set one value of a table in place, from the text `a.b=c` of the option `--set`.
+
+    A value that is not valid TOML is taken as a string.
+
+    Raises:
+        ConfigError: the text has no `=`, or names a setting that cannot exist.
+    """
     path, equals, text = item.partition("=")
     if not equals:
         raise ConfigError(f"--set takes key=value, got '{item}'")
@@ -330,7 +363,7 @@ def override(table: Table, item: str) -> None:
 
 
 def check(table: Table, home: Path | None = None) -> Experiment:
-    """Build an experiment from its merged table; `home` is the folder of its file."""
+    """Check an experiment's merged table and build it; `home` is the folder of its file, if any."""
     if parts := python_parts(table):
         raise BuiltInPython(
             f"{parts}, which no file names: go on in Python with the call of vergence.train that "
@@ -391,7 +424,10 @@ def check(table: Table, home: Path | None = None) -> Experiment:
 
 
 def build_plan(table: Table, home: Path | None = None) -> Plan:
-    """Build the plan of a run from the table `run` and those of its parts."""
+    """Build the plan of a run from the tables `run`, `presence`, `delivery`, `privacy` and others.
+
+    `home` is the folder of the experiment file, where a presence trace may be.
+    """
     presence = record_from_table(Participation, table.get("presence", {}), "presence")
     # The trace lies next to the experiment, or one folder above the config of a method's run.
     if presence.trace and home:
@@ -416,10 +452,11 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
 
 
 def check_combinations(experiment: Experiment) -> Experiment:
-    """Return the experiment if its settings can be combined with each other and its methods.
+    """Return the experiment unchanged if its settings and methods can be combined.
 
     Raises:
-        ConfigError: two settings exclude each other; the message names both.
+        ConfigError: two settings, or a setting and a method, exclude each other; the message names
+            both.
     """
     if experiment.few_data and isinstance(experiment.proxy, ReleasedSamples):
         raise ConfigError(
@@ -441,7 +478,10 @@ def check_combinations(experiment: Experiment) -> Experiment:
 
 
 def python_parts(table: Mapping[str, Any]) -> str:
-    """Name the parts of a run that are Python objects; "" if an experiment file names all parts."""
+    """Return a text on the parts of a run that are Python objects, such as its task.
+
+    "" if names in an experiment file give all parts.
+    """
     parts = table.get("python", [])
     if not isinstance(parts, list) or not parts:
         return ""
@@ -450,7 +490,11 @@ def python_parts(table: Mapping[str, Any]) -> str:
 
 
 def with_class_names(table: Table, dataset: Dataset, kind: type[Task]) -> Table:
-    """Add the data's class names to the task's table, where the task takes `names` and has none."""
+    """Return the table, with the data set's class names as the option `names` of the task.
+
+    It is unchanged if the task has no such option, or has a value for it, or if the data set has no
+    class names. `kind` is the class of the task.
+    """
     takes = "names" in {known.name for known in fields(kind)}
     classes = getattr(dataset, "classes", ())
     if not takes or not classes or table["task"].get("names"):
@@ -459,7 +503,10 @@ def with_class_names(table: Table, dataset: Dataset, kind: type[Task]) -> Table:
 
 
 def build_model(table: Table, home: Path | None = None) -> Model:
-    """Build the network that a table names, with the model that it starts from."""
+    """Build the network that the table `model` names, with the model that it starts from, if any.
+
+    `home` is the folder of the experiment file.
+    """
     options = dict(table)
     name, run = options.pop("name"), options.pop("start", None)
     start = {} if run is None else {"start": starting_model(run, home, load)}
@@ -506,7 +553,7 @@ def build_dataset(table: Table, where: str, home: Path | None = None) -> tuple[D
 
 
 def method_tables(table: Table) -> list[Table]:
-    """Return the entries of methods, each as a table with a name."""
+    """Return the entries of an experiment's methods, each as a table with a `name`."""
     entries = table["methods"] if "methods" in table else [table["method"]]
     if not isinstance(entries, list) or not entries:
         raise ConfigError("methods must be a list with at least one method")
@@ -519,7 +566,7 @@ def method_tables(table: Table) -> list[Table]:
 
 
 def with_one_method(table: Table, label: str) -> Table:
-    """Return the experiment's table with only one of its methods.
+    """Return the experiment's table with only the method of this label.
 
     Raises:
         ConfigError: no method has this label; the message lists the labels.
@@ -534,7 +581,7 @@ def with_one_method(table: Table, label: str) -> Table:
 
 
 def method_table(entry: Any) -> Table:
-    """Return a method's entry as a table; an entry may be a name alone."""
+    """Return a method's entry as a table with a `name`; an entry may also be just a name."""
     table = {"name": entry} if isinstance(entry, str) else entry
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise ConfigError(f"a method is a name, or a table with a name; got {table!r}")
@@ -542,10 +589,15 @@ def method_table(entry: Any) -> Table:
 
 
 def build_method(entry: Table, local: Table) -> tuple[str, Method]:
-    """Build the method of one entry, and return its label and the method.
+    """Build a method from its entry; return its label and the method.
 
-    The entry's own `local` is merged over the experiment's. A method that extends another one has
-    the entry of that method as `base` (default: fedavg), which trains with the same settings.
+    The entry's own table `local` overrides values of the experiment's. A method that extends
+    another method has the other's entry as `base` (default: fedavg). Both train with the same
+    settings.
+
+    Args:
+        entry: the method's table in the experiment.
+        local: the experiment's table `local`, with options of local training.
     """
     entry = dict(entry)
     name = entry.pop("name")
@@ -562,7 +614,7 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
 
 
 def check_label(label: Any) -> None:
-    """Check that a label can stand in tables and be the name of a folder.
+    """Check that a method's label can be used in tables and as the name of a folder.
 
     Raises:
         ConfigError: the label cannot be used.
@@ -575,7 +627,14 @@ def check_label(label: Any) -> None:
 
 
 def build_sweep(table: Table, labels: Sequence[str]) -> SweepSettings | None:
-    """Build the sweep, with every method's search space: the common one and the method's own."""
+    """Build the settings of a sweep; None if the experiment has none.
+
+    A method's search space consists of the common settings and the method's own.
+
+    Args:
+        table: the experiment's table.
+        labels: labels of its methods.
+    """
     owns = {
         label: entry.get("sweep") for label, entry in zip(labels, method_tables(table), strict=True)
     }
@@ -605,7 +664,10 @@ def build_sweep(table: Table, labels: Sequence[str]) -> SweepSettings | None:
 
 
 def build_space(table: Table, where: str) -> Space:
-    """Build a search space: settings, each with a list of values or a range."""
+    """Build a search space: for each setting, by dotted name, a tuple of values or a range.
+
+    `where` is the table's name, for messages.
+    """
     space: dict[str, tuple[Any, ...] | SearchRange] = {}
     for key, value in flat(table).items():
         place = f"{where}: {setting(key, where)}"
@@ -622,5 +684,9 @@ def build_space(table: Table, where: str) -> Space:
 
 
 def data_root(root: str | None) -> str | None:
-    """Return the folder of a data set; relative paths are below VERGENCE_DATA (../shared/data)."""
+    """Return the path of a data set's folder; None for None.
+
+    A relative path is below the folder in the environment variable VERGENCE_DATA, by default
+    ../shared/data.
+    """
     return root and data_path(root)

@@ -1,4 +1,4 @@
-"""Search spaces of a sweep: settings of each method, and equally many points for all.
+"""Search spaces of a sweep (hyperparameter search): every method gets equally many trials.
 
 Used by `experiment.schema`, `studies.sweep`, `studies.sweep_figure` and `studies.trials`.
 """
@@ -24,22 +24,24 @@ from vergence.engine.plan import check_seeds
 from vergence.errors import ConfigError
 
 ROOTS = ("method", "local")
-"""First parts of the dotted names that a sweep can vary: those that a method's entry can hold."""
+"""First parts of the dotted names of settings that a sweep can vary, such as `local.lr`."""
 NO_OPTIONS = ("name", "label", "local", "sweep")
-"""Keys of a method entry that are no options of the method."""
+"""Keys in a method's table of an experiment that are not options of the method."""
 Search = Literal["grid", "random"]
 Point = dict[str, Any]
-"""Setting -> value: `method.limit`, `local.lr`."""
+"""One combination of settings: values by dotted name, such as `method.limit` or `local.lr`."""
 
 
 @dataclass(frozen=True)
 class SearchRange:
-    """Numbers from `low` to `high`, both included; whole numbers where both ends are whole.
+    """Range of numbers from `low` to `high`, both included, in a search space.
+
+    If both ends are whole numbers, only whole numbers are drawn.
 
     Attributes:
         low: the smallest number.
         high: the largest number.
-        log: whether draws are uniform in the logarithm.
+        log: whether the logarithm of the number is drawn uniformly, instead of the number.
     """
 
     low: int | float
@@ -59,11 +61,11 @@ class SearchRange:
 
     @property
     def count(self) -> float:
-        """Number of values in the range."""
+        """Number of values in the range; infinity for real numbers."""
         return self.high - self.low + 1 if self.whole else math.inf
 
     def draw(self, rng: np.random.Generator) -> int | float:
-        """Draw a number; real numbers have four digits, so that they can be read and typed."""
+        """Draw a number at random; real numbers are rounded to four significant digits."""
         low, high = self.low, self.high + self.whole
         if self.log:
             low, high = math.log(low), math.log(high)
@@ -75,22 +77,25 @@ class SearchRange:
 
 
 DRAWS = 1000
-"""Draws per trial after which a space without enough different points counts as too narrow."""
+"""Largest number of random draws per trial; a space with too few different results is refused."""
 Space = Mapping[str, "tuple[Any, ...] | SearchRange"]
 
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """Settings of a search; `spaces` are the search spaces of the methods, by label.
+    """Settings of a sweep, the search for each method's hyperparameters.
+
+    A trial is one combination of settings of a method.
 
     Args:
-        search: `grid` tries every combination of listed values, `random` draws `trials` points.
-        trials: number of points of each method; for a grid, by default, all its points.
-        seed: seed of the draws of points and people.
-        people: people to train and score: people to train and score: a share (float), a number
-            (int), or names of people.
-        seeds: every trial runs once with each of them; empty: the seeds of `run`.
-        metric: metric by which a winner is chosen, on validation data.
+        search: `grid` tries every combination of listed values; `random` draws `trials`
+            combinations.
+        trials: number of trials of each method. None: all combinations of a grid.
+        seed: seed for drawing combinations and people.
+        people: people to train and score: a fraction (float), a number (int), or names of people.
+        seeds: every trial runs once with each of these seeds; empty: the seeds of `run`.
+        metric: metric by which the best trial is chosen, on validation data.
+        spaces: search space of each method, by the method's label (name in tables).
     """
 
     search: Search = "grid"
@@ -116,10 +121,13 @@ class SweepSettings:
             raise ConfigError(f"sweep: people must be different names, at least one; got {names}")
 
     def points(self) -> dict[str, list[Point]]:
-        """Return every method's trials, the same number for each method.
+        """Return the trials (combinations of settings) of every method, by the method's label.
+
+        All methods have equally many trials.
 
         Raises:
-            ConfigError: a space has too few different points; the message says how many each has.
+            ConfigError: the search spaces have too few or unequal numbers of combinations, no
+                settings at all, or a range in a grid.
         """
         counts = {label: size(space) for label, space in self.spaces.items()}
         if not any(self.spaces.values()):
@@ -154,7 +162,10 @@ class SweepSettings:
         return {label: grid(space) for label, space in self.spaces.items()}
 
     def _random_points(self, space: Space, trials: int) -> list[Point]:
-        """Draw different points; methods that share a setting and its values share the draws."""
+        """Draw `trials` different combinations of settings.
+
+        Methods with the same setting and the same values for it get the same draws of it.
+        """
         points: dict[str, Point] = {}
         for number in itertools.count():
             point = {
@@ -172,11 +183,11 @@ class SweepSettings:
         return list(points.values())
 
     def participants(self, clients: Sequence[str]) -> list[str]:
-        """Return the people to train and score, in client order.
+        """Return the people to train and score, in the order of `clients`.
 
         Raises:
-            ConfigError: a name is unknown, or more people are asked for than there are, or than
-                fit into memory.
+            ConfigError: a name is unknown, or `people` asks for more people than there are, or for
+                more than fit into memory.
         """
         if isinstance(self.people, tuple):
             for name in self.people:
@@ -194,7 +205,7 @@ class SweepSettings:
         return [clients[int(i)] for i in sorted(rng.choice(len(clients), count, False))]
 
     def digest(self) -> str:
-        """Return the SHA-256 of the kind of search and all search spaces."""
+        """Return the SHA-256 of `search` and all search spaces, as hexadecimal text."""
         spaces = {
             label: {key: asdict(c) if isinstance(c, SearchRange) else c for key, c in space.items()}
             for label, space in self.spaces.items()
@@ -205,17 +216,17 @@ class SweepSettings:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Record of how a sweep chose an experiment's settings, in the file that it writes.
+    """Record of how a sweep chose an experiment's settings; the sweep writes it into best.toml.
 
     Attributes:
-        trials: number of settings that were tried for each method.
+        trials: number of combinations of settings that were tried for each method.
         search: `grid` or `random`.
-        people: people on whom the settings were chosen.
-        seed: seed of the draws.
+        people: people on whose data the settings were chosen.
+        seed: seed for drawing combinations and people.
         space: digest of the search spaces.
-        chosen_on: `validation`, the data by which the winner was chosen.
-        seeds: seeds of every trial.
-        metric: metric by which the winner was chosen.
+        chosen_on: `validation`, the data on which the best trial was chosen.
+        seeds: seeds with which every trial ran.
+        metric: metric by which the best trial was chosen.
     """
 
     trials: Annotated[int, Ge(1)]
@@ -234,7 +245,15 @@ class Tuning:
 
 
 def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return settings by dotted name: `local = { lr = [...] }` is `"local.lr" = [...]`."""
+    """Return the settings of nested tables by dotted name, such as `local.lr`.
+
+    `local = { lr = [...] }` becomes `"local.lr" = [...]`. A table with `low` or `high` is a range,
+    and stays a value.
+
+    Args:
+        table: the table.
+        above: prefix of the names.
+    """
     settings: dict[str, Any] = {}
     for key, value in table.items():
         # A table with an end of a range is a range, and no table of settings.
@@ -244,10 +263,14 @@ def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def listed(values: Any, where: str) -> tuple[Any, ...]:
-    """Return the listed values of a setting.
+    """Return the values of a setting as a tuple, if they are a list.
+
+    Args:
+        values: what the experiment file has for the setting.
+        where: name of the setting, for messages.
 
     Raises:
-        ConfigError: the values are not a list, or not all different.
+        ConfigError: it is not a list, or is empty, or its values are not all different.
     """
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{where} must be a list of values or {{ low, high }}; got {values!r}")
@@ -257,10 +280,14 @@ def listed(values: Any, where: str) -> tuple[Any, ...]:
 
 
 def setting(key: str, where: str) -> str:
-    """Return a setting's name, if a sweep can vary this setting.
+    """Return the dotted name of a setting, if a sweep can vary this setting.
+
+    Args:
+        key: the name.
+        where: name of its table, for messages.
 
     Raises:
-        ConfigError: a sweep cannot vary it.
+        ConfigError: it is neither an option of a method nor a setting of `local`.
     """
     root, _, rest = key.partition(".")
     if root not in ROOTS or not rest or (root == "method" and rest.partition(".")[0] in NO_OPTIONS):
@@ -272,7 +299,7 @@ def setting(key: str, where: str) -> str:
 
 
 def size(space: Space) -> float:
-    """Return the number of points of a space."""
+    """Return the number of combinations in a search space; infinity if it has a range of reals."""
     return math.prod(c.count if isinstance(c, SearchRange) else len(c) for c in space.values())
 
 
@@ -283,7 +310,7 @@ def grid(space: Space) -> list[Point]:
 
 
 def draw(choices: tuple[Any, ...] | SearchRange, stream: RandomStream) -> Any:
-    """Draw one value of a setting."""
+    """Draw one value of a setting from its listed values or its range."""
     rng = stream.numpy()
     return (
         choices.draw(rng)
@@ -293,7 +320,12 @@ def draw(choices: tuple[Any, ...] | SearchRange, stream: RandomStream) -> Any:
 
 
 def edges(space: Space, point: Point) -> list[str]:
-    """Return in words which settings of a point have the smallest or largest listed number."""
+    """Return texts on settings whose chosen value is the smallest or largest listed number.
+
+    Args:
+        space: the search space.
+        point: the chosen combination of settings.
+    """
     lines = []
     for key, value in point.items():
         choices = space[key]

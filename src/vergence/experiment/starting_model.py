@@ -1,7 +1,8 @@
 """`model.start`: a network starts from the common model of another run.
 
-The model is read from that run's final state. A run that started from it has a copy, so that it can
-be read, verified and resumed without the other run. Docs: docs/reference/runs.md.
+The common model is the one that the other run sends to unseen clients at its end. A run that starts
+from this model keeps a copy of it, so that the run can be read, verified and resumed without the
+other run. Docs: docs/reference/runs.md.
 
 Used in most packages.
 """
@@ -35,12 +36,12 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
     """Return the model that `model.start = run` names.
 
     Args:
-        run: the run directory of one method.
-        home: the folder of the experiment file that names it; None: there is no such file.
-        load: function that reads the experiment of a run.
+        run: the other run's directory, for one method.
+        home: the folder of the experiment file with `model.start`; None: there is no such file.
+        load: function that reads an experiment file.
 
     Raises:
-        ConfigError: there is no such run, or its method shares no whole model.
+        ConfigError: there is no such run, or its method has no whole model for all clients.
         StateError: a file of the run is damaged.
     """
     if not isinstance(run, str) or not run:
@@ -65,7 +66,8 @@ def common_model(run: str, experiment: Any) -> StartingModel:
         experiment: the experiment of this run.
 
     Raises:
-        ConfigError: the method shares no whole model, or somebody was erased from the run.
+        ConfigError: the method has no whole model for all clients, or a person was erased from the
+            run.
         StateError: a file of the run is damaged.
     """
     checksums.check(Path(run))
@@ -103,11 +105,11 @@ def _read_copy_in_run(path: Path, run: str) -> StartingModel:
     """Read a run's copy of the model that it started from.
 
     Args:
-        path: the copy.
-        run: the run that the experiment names as its start.
+        path: the file with the copy.
+        run: the run that `model.start` names in the experiment.
 
     Raises:
-        StateError: the copy is damaged, or is from another run.
+        StateError: the copy is damaged, or is a model of another run.
     """
     start = unpack_file(path, StartingModel)
     if digest(pack(start.params)) != start.sha:
@@ -121,7 +123,7 @@ def _read_copy_in_run(path: Path, run: str) -> StartingModel:
 
 
 def write_copy(start: StartingModel | None, folder: Path) -> None:
-    """Write a copy of the model from which a run starts next to the run's config."""
+    """Write the model from which a run starts into the run's folder; nothing if it is None."""
     if start is not None:
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +131,10 @@ def write_copy(start: StartingModel | None, folder: Path) -> None:
 
 
 def provenance_entry(start: StartingModel | None) -> dict[str, Mapping[str, Any]]:
-    """Return the entry of provenance.json about the model that a run started from."""
+    """Return the entry of provenance.json about the model that a run started from.
+
+    It is empty if `start` is None.
+    """
     if start is None:
         return {}
     about = {"run": start.run, "sha256": start.sha, "data": start.data}
@@ -137,17 +142,27 @@ def provenance_entry(start: StartingModel | None) -> dict[str, Mapping[str, Any]
 
 
 def split_seed_of(dataset: Dataset) -> int | None:
-    """Return the seed of a data set's split; None for a fixed split or loaded data."""
+    """Return the seed of a data set's split into training, validation and test data.
+
+    None for a data set with a fixed split, and for loaded data.
+    """
     return getattr(dataset, "split_seed", None)
 
 
 def refuse_other_split(
     start: StartingModel | None, data: str, people: Iterable[str], dataset: Dataset
 ) -> None:
-    """Refuse a starting model that was trained on test samples of the same people.
+    """Raise an error if a starting model may have been trained on test samples of this run.
+
+    Args:
+        start: the starting model, or None.
+        data: name of the federation.
+        people: the people of this run.
+        dataset: the data set of this run.
 
     Raises:
-        ConfigError: the model's run has another split of the data; the message names both.
+        ConfigError: the model was trained on some of these people, with another split of their data
+            into training and test samples. The message names both split seeds.
     """
     here = split_seed_of(dataset)
     if start is None or None in (here, start.split) or here == start.split:
@@ -162,7 +177,15 @@ def refuse_other_split(
 
 
 def people_learned_from(start: StartingModel | None, data: str, people: Iterable[str]) -> list[str]:
-    """Return which of these people a starting model, or its own starting model, was trained on."""
+    """Return which of these people a starting model has learned from, sorted.
+
+    The model may itself have started from another model, whose people count too.
+
+    Args:
+        start: the starting model, or None.
+        data: name of the federation.
+        people: the people to look for.
+    """
     federations = () if start is None else start.learned_from
     trained_on = {who for name, names in federations if name == data for who in names}
     return sorted(trained_on.intersection(people))
@@ -174,16 +197,16 @@ def refuse_overlap(
     people: Iterable[str],
     why: str = "would be no unseen client; start from a run on other people",
 ) -> None:
-    """Refuse a starting model that was trained on people who must be unknown to it.
+    """Raise an error if a starting model was trained on people who must be unknown to it.
 
     Args:
-        start: the starting model, if any.
+        start: the starting model, or None.
         data: name of the federation.
-        people: the people who must be unknown to it.
-        why: the reason and what to do, as the end of the message.
+        people: the people who must be unknown to the model.
+        why: the end of the message: the reason, and what to do.
 
     Raises:
-        ConfigError: the model was trained on one of them; the message names the person.
+        ConfigError: the model was trained on one of these people; the message names the person.
     """
     if start is not None and (overlap := people_learned_from(start, data, people)):
         raise ConfigError(

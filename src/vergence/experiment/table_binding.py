@@ -1,6 +1,6 @@
-"""Records made from the tables of an experiment file, whose keys and values are checked.
+"""Dataclass instances made from tables of an experiment file, with checks of keys and values.
 
-A misspelt key, and a value that does not fit its field, are answered here.
+The error messages for a misspelt key, and for a value of the wrong type, come from this module.
 
 Used in `api`, `cli`, `experiment` and `studies`.
 """
@@ -23,7 +23,7 @@ from vergence.experiment.registry import present_name
 
 T = TypeVar("T")
 WHOLE = 2**63
-"""Whole numbers are in [-WHOLE, WHOLE), as torch takes no more bits."""
+"""Whole numbers must be in [-WHOLE, WHOLE), as torch takes no more than 64 bits."""
 _PLAIN = {
     int: "a whole number",
     float: "a number",
@@ -46,10 +46,11 @@ def record_from_table(record: type[T], table: Any, where: str, **arguments: Any)
         record: the dataclass.
         table: values of its fields, by name.
         where: the table's name, for messages.
-        arguments: values of further fields, which the table may not set.
+        arguments: values of further fields, which the table must not set.
 
     Raises:
-        ConfigError: a key is unknown, a value does not fit its field, or a field has no value.
+        ConfigError: a key is unknown, a value does not fit its field, or a field without a default
+            is missing.
     """
     assert is_dataclass(record)
     hints = typing.get_type_hints(record)
@@ -93,7 +94,10 @@ def as_table(value: Any, where: str) -> dict[str, Any]:
 
 
 def _untyped_hint(record: type, key: str) -> str:
-    """Return a hint if a dataclass has an attribute of this name without a type annotation."""
+    """Return a hint for a message if `key` is an attribute of a dataclass without annotation.
+
+    "" if there is no such attribute.
+    """
     value = vars(record).get(key)
     if key.startswith("_") or value is None or callable(value) or hasattr(value, "__get__"):
         return ""
@@ -102,12 +106,17 @@ def _untyped_hint(record: type, key: str) -> str:
 
 
 def fitting(hint: Any, value: Any) -> Any:
-    """Convert a value to the type of its annotation: a list to a tuple, an int to a float.
+    """Convert a value of a table to the type of an annotation, such as a list to a tuple.
 
     Texts and booleans are never converted to numbers.
 
+    Args:
+        hint: the annotation.
+        value: the value.
+
     Raises:
-        ConfigError: the value does not fit; the message says what is wanted, and what was given.
+        ConfigError: the value does not fit, is not finite, or is a whole number of more than 64
+            bits. The message says what is wanted, and what was given.
     """
     try:
         result = TypeAdapter(hint).validate_python(value)
@@ -126,7 +135,7 @@ def fitting(hint: Any, value: Any) -> Any:
 
 
 def wanted(hint: Any) -> str:
-    """Describe the values that an annotation allows: `a list of whole numbers`."""
+    """Describe in words the values that an annotation allows, such as `a list of whole numbers`."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint]
@@ -157,7 +166,7 @@ def _either(words: list[str]) -> str:
 
 
 def _instead(hint: Any, value: Any) -> str:
-    """Return a hint for a single value given in place of a list."""
+    """Return a hint for a message if a single value was given in place of a list, else ""."""
     whole = wanted(hint)
     if not whole.startswith("a list of") or isinstance(value, list | dict):
         return ""
@@ -166,7 +175,10 @@ def _instead(hint: Any, value: Any) -> str:
 
 
 def _became_number(before: Any, after: Any) -> bool:
-    """Return whether a text or a boolean was converted to a number."""
+    """Return whether a conversion made a number from a text or a boolean.
+
+    `before` and `after` are the value before and after the conversion.
+    """
     if isinstance(after, Mapping):
         return any(_became_number(before.get(key), value) for key, value in after.items())
     if isinstance(after, list | tuple):

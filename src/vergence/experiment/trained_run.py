@@ -49,31 +49,30 @@ from vergence.results.run_files import read_json
 
 Metrics = Mapping[str, float]
 NEWCOMER, OTHERS = "newcomer", "others"
-"""Two evaluations of an unseen client: with the method's model for newcomers, and with the models
-of all clients that took part."""
+"""Names of two evaluations of an unseen client: with the model that the method sends to unseen
+clients, and the mean over the models of all clients that took part."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """One seed of a finished run, with its states and models.
+    """One seed of a finished run of one method, with its states and models.
 
     Attributes:
         folder: the run directory.
-        experiment: the experiment, with this one method.
+        experiment: the experiment, with only this method.
         method: the method that was trained.
         task: the task, for this seed.
         server: the server's final state.
-        clients: the final state of every client.
+        clients: the final state of every client, by name.
         fingerprint: digest of all these states.
         solving: solver and precision with which clients were trained.
         evaluation_data: prepared data on which to predict and measure; None: the experiment's data,
             as read now.
-        participants: set only to measure unseen clients, who have no labels: the people to whose
-            pooled validation data a threshold is fitted. None: each person's own validation data
-            are used.
-        stream: random numbers for predictions outside the run, as for its final tables or when it
-            is adapted to a new person, which are made without the run's defence at the cut layer.
-            None: the run's own random numbers, with its defence.
+        participants: people whose pooled validation data are used to fit thresholds, for measuring
+            unseen clients, who have no labels. None: each person's own validation data are used.
+        stream: random numbers for predictions outside of the run, such as those for its final
+            tables. Such predictions are made without the run's defence of split learning. None: the
+            run's own random numbers, with its defence.
     """
 
     folder: Path
@@ -94,7 +93,14 @@ class TrainedRun:
         participants: Federation | None = None,
         stream: RandomStream | None = None,
     ) -> TrainedRun:
-        """Return the same run with these data for predicting and measuring."""
+        """Return the same run with other data, on which it predicts and is measured.
+
+        Args:
+            ready: the prepared data.
+            participants: people whose pooled validation data are used to fit thresholds; None: each
+                person's own validation data.
+            stream: random numbers for predictions; None: the run's own.
+        """
         return replace(self, evaluation_data=ready, participants=participants, stream=stream)
 
     @cached_property
@@ -127,7 +133,7 @@ class TrainedRun:
 
     @cached_property
     def executor(self) -> ClientExecutor:
-        """An executor with the run's method and task, on the data of all people."""
+        """Object that computes the clients' part of the method, on the data of all people."""
         plan, data = self.experiment.plan, self.ready
         hooks: tuple[ClientHooks, ...] = pruning_hooks(plan, self.task)
         if self.stream is None:
@@ -144,17 +150,19 @@ class TrainedRun:
 
     @cached_property
     def validation(self) -> Samples | None:
-        """Validation data of all participants together; None if each person's own data are used."""
+        """Pooled validation data of `participants`; None if each person's own are used."""
         if self.participants is None:
             return None
         return Samples.concatenate([splits.val for splits in self.participants.people.values()])
 
     def with_personal_prior(self, samples: Samples, person: str | None) -> Samples:
-        """Add the prior that the task derives from a person's training data to new samples.
+        """Return samples with the prior that the task computes from a person's training data.
+
+        A prior is a prediction without learning, such as the person's mean map.
 
         Args:
             samples: prepared samples.
-            person: person whose prior is used; None: an unseen client, who gets the general prior.
+            person: person whose prior is used; None: the prior for an unseen client.
         """
         if not self.task.own_prior:
             return samples
@@ -164,11 +172,17 @@ class TrainedRun:
         return self.task.prepare_for(samples, owner)
 
     def tune_prior(self, params: Params, person: str) -> Splits:
-        """Return a person's data with the prior that the task chooses for these parameters."""
+        """Return a person's data, with the prior tuned by the task for a model's parameters.
+
+        A prior is a prediction without learning, such as the person's mean map.
+        """
         return self.task.tune_prior(self.ready.people[person], partial(self.outputs, params))
 
     def without_own_prior(self, person: str) -> TrainedRun:
-        """Return the run with a person's data, without the prior from their own training data."""
+        """Return the run with data in which a person has no prior from their own training data.
+
+        A prior is a prediction without learning, such as the person's mean map.
+        """
         if not self.task.own_prior:
             return self
         own = self.ready.people[person]
@@ -180,7 +194,10 @@ class TrainedRun:
         )
 
     def offers_newcomer(self, whole: bool = False) -> bool:
-        """Return whether the server sends an unseen client any parameters, or with `whole`, all."""
+        """Return whether the server sends parameters to an unseen client.
+
+        `whole`: return whether it sends all parameters of the network.
+        """
         trees = self.method.prediction_trees(self.server, NEWCOMER)
         if not whole:
             return bool(trees)
@@ -194,13 +211,13 @@ class TrainedRun:
         return Message("evaluate", trees, round=self.experiment.plan.rounds)
 
     def model(self, person: str, known: bool = True, train: Samples | None = None) -> Params:
-        """Return the parameters with which a person predicts.
+        """Return the parameters with which a person predicts at the end of the run.
 
         Args:
-            person: the person who predicts.
-            known: whether the person's state from training is used; False: the state of an unseen
-                client.
-            train: the part of the person's training data that may be used; None: all of them.
+            person: name of the person.
+            known: whether the person's state from training is used; False: the person is treated as
+                an unseen client.
+            train: training data of the person that may be used; None: all of them.
         """
         worker, message = self.executor, self.evaluation_message(person)
         state = worker.state(ClientState(self.clients.get(person) if known else None))
@@ -210,10 +227,10 @@ class TrainedRun:
         )
 
     def newcomer(self, person: str | None = None) -> Params:
-        """Return the parameters that an unseen client receives, before any training of its own.
+        """Return the parameters that an unseen client receives, before any local training.
 
-        If the method sends no whole model, the result is the model with which `person`, by default
-        the first one, would predict as an unseen client.
+        If the method sends no whole model, they are the parameters with which `person` would
+        predict as an unseen client; None: the first person.
         """
         sent = self.method.prediction_trees(self.server, NEWCOMER).get("model")
         if sent is None or sent.layout != self.executor.solver.layout:
@@ -225,15 +242,18 @@ class TrainedRun:
         return self.executor.solver.outputs(params, samples)
 
     def measure(self, params: Params, person: str) -> Metrics:
-        """Score parameters on a person's test data."""
+        """Return the metrics of a model with these parameters on a person's test data."""
         return self.score(partial(self.outputs, params), person)
 
     def score(self, outputs: Callable[[Samples], Tensor], person: str) -> Metrics:
-        """Score any network's outputs on a person's test data."""
+        """Return the metrics of a network on a person's test data.
+
+        `outputs` is a function of samples that returns the network's outputs.
+        """
         return scored(self.task, outputs, self.ready.people[person], self.validation)
 
     def refuse_unknown_person(self, person: str | None, people: Collection[str]) -> None:
-        """Refuse a name that is not among these people; None is accepted.
+        """Raise an error if `person` is not among `people`; None is accepted.
 
         Raises:
             ConfigError: nobody has this name; the message suggests the nearest one.
@@ -244,7 +264,12 @@ class TrainedRun:
     def matrix(
         self, owners: Sequence[str], people: Sequence[str]
     ) -> Iterator[tuple[str, str, Metrics]]:
-        """Yield (owner, person, metrics) of every owner's final model on everybody's test data."""
+        """Yield (owner, person, metrics): each owner's final model on each person's test data.
+
+        Args:
+            owners: people whose models are scored.
+            people: people on whose test data they are scored.
+        """
         shared, rows = None, {}
         for owner in owners:
             params = self.model(owner)
@@ -255,15 +280,16 @@ class TrainedRun:
                 yield owner, person, rows[person]
 
     def unseen_client(self, person: str, owners: Sequence[str]) -> dict[str, Metrics]:
-        """Score a person on whom nobody trained, and return evaluation -> metrics.
-
-        `newcomer` uses the model that the method sends to unseen clients, if it sends any; `others`
-        is the mean over the final models of the participants. P0 is `newcomer` if the method sends
-        a whole model, else `others`, which is all that individual learning can offer this person.
+        """Score models on the test data of a person whose data were not used in training.
 
         Args:
             person: the unseen client.
-            owners: the participants whose models are used.
+            owners: the participants of the run whose models are used.
+
+        Returns:
+            Metrics by evaluation. `newcomer`: with the model for unseen clients, if the method
+            sends any parameters to them. `others`: means over the final models of `owners`. `P0`:
+            those of `newcomer` if the method sends a whole model, else those of `others`.
         """
         if self.participants is None:
             return replace(self, participants=self.ready.only(owners)).unseen_client(person, owners)
@@ -283,11 +309,15 @@ class TrainedRun:
 def participants_data(folder: Path, loaded: Loaded) -> Federation:
     """Return the prepared data of the people who took part in a run.
 
-    These are all people who are read now, or, if others were added to the data since, those whom
-    the run measured.
+    These are all people in the data that are read now. If people were added to the data since the
+    run, these are the people whom the run measured.
+
+    Args:
+        folder: the run directory.
+        loaded: the data that are read now.
 
     Raises:
-        StateError: neither of the two has the digest of the run's data.
+        StateError: neither group has the digest of the run's data.
     """
     run, ready = read(folder).runs[0], loaded.ready
     sha = run.provenance["data"]["sha256"]
@@ -326,7 +356,7 @@ def read_run(
     Args:
         folder: the run directory.
         seed: the seed to read; None: the first.
-        experiment: the run's experiment, with one method; None: the one in its config.toml.
+        experiment: the run's experiment, with one method; None: it is read from config.toml.
         clients: whether clients' states are read; in a deployment they are on other machines.
 
     Raises:
@@ -359,10 +389,12 @@ def read_run(
 
 
 def _part_folders(folder: Path) -> dict[str, Path]:
-    """Return the runs that a merged run consists of, by split seed or by the person left out.
+    """Return the folders of the runs of which a merged run consists; none for other runs.
+
+    The keys are seeds of data splits, or names of the people who were left out.
 
     Raises:
-        StateError: one of them is a merged run itself.
+        StateError: one of these runs is a merged run itself.
     """
     parts = {
         name: Path(os.path.normpath(folder / at)) for name, at in _recorded_parts(folder).items()
@@ -415,11 +447,12 @@ def verify_digests(folder: Path) -> list[int]:
 def verify(folder: Path, experiment: Experiment | None = None) -> list[tuple[int, str]]:
     """Recompute every fingerprint of a finished run from its state files, and check its tables.
 
-    The fingerprint of a merged run combines its parts' fingerprints; each part is verified.
+    A fingerprint is a digest of the final states of one seed. That of a merged run combines the
+    fingerprints of the runs of which it consists; each of these runs is verified.
 
     Args:
         folder: the run directory.
-        experiment: the run's experiment; None: the one in its config.toml.
+        experiment: the run's experiment; None: it is read from config.toml.
 
     Returns:
         Seeds with their fingerprints, equal to those in results.json.

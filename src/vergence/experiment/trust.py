@@ -1,10 +1,11 @@
-"""Trust in the Python code that experiments name: permission of this command to run it.
+"""Trust in the Python code that experiments name: permission of a command to run this code.
 
-A name such as `my.py` or `package.module:Class` in an experiment is code. It may run where a user
-starts the experiment; the config of a run folder, or of a deployment, may be somebody else's, and
-its code runs only where the user says `--trust-code`. Nothing may run where no command said so.
+A name such as `my.py` or `package.module:Class` in an experiment means code. It may run if the user
+starts the experiment. The config of a run folder may be somebody else's, and its code runs only
+with `--trust-code`. A deployment runs only files that its operator accepted. Outside of any command
+no code may run.
 
-Code is known here by its place, `my.py` or `package.module`, whichever of its classes is meant.
+This module identifies code by its file or module, `my.py` or `package.module`, without the class.
 
 Used in most packages.
 """
@@ -39,7 +40,7 @@ RUN_FILES = (
     "deploy.toml",
     "../sweep.toml",
 )
-"""Files that runs, sweeps and deployments write: a config next to one may be somebody else's."""
+"""Files of runs, sweeps and deployments; a config next to such a file may be somebody else's."""
 IN_PYTHON = "`vergence.load_experiment(FILE, trust_code=True)`"
 IN_TRAINING = (
     "name it in an experiment FILE, and "
@@ -50,20 +51,30 @@ OPENED = "`vergence.open_run(FOLDER, trust_code=True)`"
 
 @dataclass(frozen=True)
 class Code:
-    """Python code that has run: the text of its file, and the module it became."""
+    """Python code that has run.
+
+    Attributes:
+        text: the text of its file.
+        module: the module that running the text gave.
+    """
 
     text: bytes
     module: ModuleType
 
     @property
     def sha(self) -> str:
-        """The SHA-256 of the text that ran."""
+        """SHA-256 of the text that ran, as hexadecimal text."""
         return hashlib.sha256(self.text).hexdigest()
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Record that a run made of its code: SHA-256, and the directory that the name starts from."""
+    """What a run recorded about a file of its code.
+
+    Attributes:
+        sha: SHA-256 of the file; "": not recorded.
+        directory: the run's working directory, from which a relative name starts.
+    """
 
     sha: str = ""
     directory: str = ""
@@ -74,19 +85,20 @@ class Trust:
     """Permission of one command to run code.
 
     Attributes:
-        own_experiment: the user starts an experiment of their own; only code that run folders name
-            is refused.
-        trust_code: all code may run, as the user said `--trust-code`.
-        exact: a file that differs from the recorded one is an error; else only a note is printed.
-        hint: what to type to allow the code, for the error message.
+        own_experiment: the user starts their own experiment; its code may run, except code that the
+            config of a run folder names.
+        trust_code: all code may run, because the user gave `--trust-code`.
+        exact: whether a file that differs from the file the run recorded is an error; otherwise a
+            note is printed.
+        hint: what the user can type to allow the code, for the error message.
         ban_reason: why no code may run at all, even with `--trust-code`; "": code is not banned.
-        loaded_code: code that has run, by place; files are not read again, so that a command uses
-            one text of each.
-        recorded_code: for each Python file or module that a run folder's config names, the SHA-256
-            and directory that the run recorded.
-        accepted_digests: on a machine of a deployment, the files of `folder` that may run in spite
-            of the ban, each with the SHA-256 that its operator accepted.
-        folder: the folder of that machine.
+        loaded_code: code that has run, by file or module. A file is not read again, so that a
+            command uses a single text of each file.
+        recorded_code: what a run recorded about each Python file or module that the config of its
+            folder names.
+        accepted_digests: on a machine of a deployment, the files in `folder` that may run in spite
+            of the ban, each with the SHA-256 that the machine's operator accepted.
+        folder: the deployment's folder on this machine.
     """
 
     own_experiment: bool = False
@@ -100,10 +112,10 @@ class Trust:
     folder: Path = Path()
 
     def admit(self, name: str) -> tuple[Path, bytes]:
-        """Return the file of code that may run, and its text.
+        """Check that code may run; return the path of its file, and the file's text.
 
         Args:
-            name: the place of the code, `my.py` or `package.module`.
+            name: the file or module, `my.py` or `package.module`.
 
         Raises:
             ConfigError: there is no such file or module.
@@ -133,7 +145,12 @@ class Trust:
         return here, text
 
     def _admit_accepted(self, name: str) -> tuple[Path, bytes]:
-        """Return a file of a deployment's folder, and its text, if its operator accepted it."""
+        """Return the path and text of a file in a deployment's folder that the operator accepted.
+
+        Raises:
+            ConfigError: there is no such file.
+            StateError: its text is not the accepted one.
+        """
         here = self.folder / name
         if not is_file(here):
             raise ConfigError(missing_code_text(str(here)))
@@ -147,10 +164,11 @@ class Trust:
         return here, text
 
     def file(self, name: str) -> Path | None:
-        """Find the file of code without running any code; None if there is none.
+        """Find the file of a name such as `my.py` or `package.module`; None if there is none.
 
-        A relative name in a run's config is looked up from the working directory, then from the
-        run's own working directory; a file with the recorded SHA-256 takes precedence.
+        No code runs. A relative name in a run's config is looked up from the working directory,
+        then from the run's own working directory. A file with the recorded SHA-256 takes
+        precedence.
         """
         if not name.endswith(SUFFIX):
             return module_file(name)
@@ -161,7 +179,7 @@ class Trust:
         return next(iter([*same, *files]), None)
 
     def refusal(self, name: str) -> str:
-        """Return the message on why code may not run, with its digest and how to allow it."""
+        """Return the error message for code that may not run, with its SHA-256 and the hint."""
         here, then = self.file(name), self.recorded_code.get(name, Recorded()).sha
         now = hashlib.sha256(here.read_bytes()).hexdigest() if here else ""
         what = "file" if name.endswith(SUFFIX) else "module"
@@ -180,13 +198,13 @@ _NOW: ContextVar[Trust | None] = ContextVar("trust", default=None)
 
 
 def current_trust() -> Trust:
-    """Return the trust of the running command; outside of any command, no code may run."""
+    """Return the trust of the running command; outside of any command, one that allows no code."""
     return _NOW.get() or Trust()
 
 
 @contextmanager
 def under(trust: Trust) -> Iterator[Trust]:
-    """Let `registry.find` run the code that this trust allows, within the block."""
+    """Make this the current trust in the `with` block: only code that it allows may run there."""
     before = _NOW.set(trust)
     try:
         yield trust
@@ -195,14 +213,14 @@ def under(trust: Trust) -> Iterator[Trust]:
 
 
 def trust_in_own_file() -> Trust:
-    """Return the trust in a file that the user named on the command line itself."""
+    """Return the trust for an experiment file that the user named on the command line."""
     return Trust(own_experiment=True)
 
 
 def trust_for_opening(trust_code: bool) -> Trust:
     """Return the trust for the config of a run that `open_run` opens.
 
-    Within a command, the command's own trust applies.
+    It is the trust of the running command, if any; with `trust_code` all code may run.
     """
     trust = current_trust()
     hint = OPENED if trust.hint == IN_PYTHON else trust.hint
@@ -216,9 +234,12 @@ def trust_with_training_hint() -> Trust:
 
 
 def trust_in_deployment(folder: Path = Path(), accepted: Mapping[str, str] | None = None) -> Trust:
-    """Return the trust in the experiment of a deployment, which comes from another machine.
+    """Return the trust for the experiment of a deployment, which comes from another machine.
 
-    A machine runs only those files of its own folder whose SHA-256 its operator accepted.
+    Args:
+        folder: the deployment's folder on this machine.
+        accepted: the files of this folder that may run, each with the SHA-256 that the machine's
+            operator accepted; None: no file.
     """
     return Trust(
         ban_reason="a deployment runs none that its end has not accepted (`vergence deploy join` "
@@ -230,7 +251,10 @@ def trust_in_deployment(folder: Path = Path(), accepted: Mapping[str, str] | Non
 
 
 def trust_with_code(code: Mapping[str, Code]) -> Trust:
-    """Return the current trust, with the code that an experiment has already been built from."""
+    """Return the current trust, after adding the code from which an experiment was already built.
+
+    This code is then not loaded again.
+    """
     trust = current_trust()
     trust.loaded_code.update(
         {name: it for name, it in code.items() if name not in trust.loaded_code}
@@ -246,14 +270,19 @@ def in_run_folder(path: Path) -> bool:
 
 
 def note_recorded_code(path: Path, table: Mapping[str, Any]) -> None:
-    """Note as not the user's the code named in a run folder's config, or in a file it extends."""
+    """Note in the current trust that code which a table names may be somebody else's.
+
+    Args:
+        path: the config of a run folder, whose records of the code are read.
+        table: this config, or a file that it extends.
+    """
     if names := python_files(table):
         records = read_recorded_code(path.resolve().parent)
         current_trust().recorded_code.update({n: records.get(n, Recorded()) for n in names})
 
 
 def python_files(table: Any) -> list[str]:
-    """Return the Python files and modules that an experiment names, in its order, each once.
+    """Return the Python files and modules that an experiment's table names, each once, in order.
 
     Modules of this package are left out.
     """
@@ -268,7 +297,7 @@ def python_files(table: Any) -> list[str]:
 
 
 def missing_code_text(name: str) -> str:
-    """Return the message on a file or module that does not exist, with what to do."""
+    """Return the error message for a file or module that does not exist, with what to do."""
     if name.endswith(SUFFIX):
         return f"no file at {name}"
     return (
@@ -278,7 +307,10 @@ def missing_code_text(name: str) -> str:
 
 
 def read_recorded_code(folder: Path) -> dict[str, Recorded]:
-    """Return the records that a run, or the runs below it, made of their code, by place."""
+    """Return what a run recorded about its code, by file or module.
+
+    Runs in subfolders are read too. A damaged record is left out.
+    """
     # It imports pydantic, for which `vergence --help` need not wait.
     from vergence.results.run_files import read_json
 
@@ -296,22 +328,28 @@ def read_recorded_code(folder: Path) -> dict[str, Recorded]:
 
 
 def allow_own_code(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command that may run the code which the user's own experiment names."""
+    """Decorate a command that runs the user's own experiment, with the code that it names."""
     return _with_trust_option(command, Trust(own_experiment=True))
 
 
 def ask_for_trust(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command that reads files of others, and runs code only with `--trust-code`."""
+    """Decorate a command that reads files of others; it runs code only with `--trust-code`."""
     return _with_trust_option(command, Trust())
 
 
 def ask_for_exact_code(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command that runs, with `--trust-code`, only code that equals a run's record."""
+    """Decorate a command that runs code only with `--trust-code`, and only unchanged code.
+
+    The code must have the SHA-256 that the run recorded.
+    """
     return _with_trust_option(command, Trust(exact=True))
 
 
 def _with_trust_option(command: Callable[..., Any], trust: Trust) -> Callable[..., Any]:
-    """Give a command the option `--trust-code`, and its trust while the command runs."""
+    """Return a command with the additional option `--trust-code`.
+
+    While the command runs, `trust` is the current trust, with this option applied.
+    """
     words = "run the Python code that the folder or file names; read it first."
     option = inspect.Parameter(
         "trust_code",

@@ -28,14 +28,17 @@ FORGOTTEN = "'generator' object"
 
 
 class Listener:
-    """Callback of rounds that notes its own error, so that the error is raised unchanged."""
+    """Wrapper of a callback that is called after every round; it remembers the callback's error.
+
+    `report_user_errors` raises this error unchanged.
+    """
 
     def __init__(self, on_round: Callable[[Any], object]) -> None:
         self.on_round = on_round
         self.fault: BaseException | None = None
 
     def __call__(self, report: Any) -> None:
-        """Pass a report on."""
+        """Call the callback with the report of a round."""
         try:
             self.on_round(report)
         except BaseException as fault:
@@ -47,13 +50,13 @@ class Listener:
 def report_user_errors(
     experiment: Experiment, folder: Path, keep: bool, listener: Listener | None = None
 ) -> Iterator[None]:
-    """Turn errors of the user's own code within the block into one-line errors.
+    """Turn errors of the user's own code in the `with` block into one-line errors.
 
     Args:
         experiment: the experiment whose code runs.
         folder: folder to which the traceback is written.
-        keep: whether the folder outlives the run; if not, no traceback is written.
-        listener: the callback of rounds, whose errors are raised unchanged.
+        keep: whether the traceback is written; false for a folder that is deleted after the run.
+        listener: the callback that is called after every round; its errors are raised unchanged.
 
     Raises:
         ConfigError: the user's code raised an exception; the message names the line, and the file
@@ -84,7 +87,7 @@ def report_user_errors(
 
 
 def _text(error: BaseException) -> str:
-    """Return the traceback of an error."""
+    """Return the traceback of an error as text."""
     text = str(error)
     # An error from a worker process has its traceback as its text.
     if text.startswith("Traceback (most recent call last)"):
@@ -93,7 +96,10 @@ def _text(error: BaseException) -> str:
 
 
 def _place(text: str, own: frozenset[str]) -> str | None:
-    """Return the innermost line of the user's code in a traceback; None if there is none."""
+    """Return the innermost line of the user's code in a traceback, as `FILE:LINE, FUNCTION`.
+
+    None if the traceback has no line of the user's code. `own` are the files with this code.
+    """
     frames = [match.groups() for match in FRAME.finditer(text) if match[1] in own]
     if not frames:
         return None
@@ -102,7 +108,7 @@ def _place(text: str, own: frozenset[str]) -> str | None:
 
 
 def user_code_paths(experiment: Experiment) -> frozenset[str]:
-    """Return the files with an experiment's code that is not part of this package."""
+    """Return the paths of the Python files with the user's own code for an experiment."""
     paths = {str(code.module.__file__) for code in experiment.code.values()}
     for each in (*experiment.methods.values(), experiment.built, experiment.model):
         paths |= set(_files(each))
@@ -110,7 +116,10 @@ def user_code_paths(experiment: Experiment) -> frozenset[str]:
 
 
 def _files(thing: Any) -> Iterator[str]:
-    """Yield the files of an object's class, and of the functions and records in its fields."""
+    """Yield the paths of the files that define an object's class and the values of its fields.
+
+    Files of this package and of torch are left out.
+    """
     if isinstance(thing, FunctionType):
         if thing.__module__.partition(".")[0] not in (PACKAGE, "torch"):
             yield thing.__code__.co_filename

@@ -1,4 +1,4 @@
-"""Errors in the user's Python files as they are read, reported in one line with file and line.
+"""Errors while the user's Python files are loaded, reported in one line with file and line.
 
 Used by `experiment.registry` and `experiment.user_code_errors`.
 """
@@ -18,12 +18,16 @@ from vergence.core.options import NamedOptions
 from vergence.errors import ConfigError
 
 LONGEST_REASON = 300
-"""Most characters of an error in a user's file that a message repeats."""
+"""Largest number of characters of a user's error that a message repeats."""
 
 
 @contextmanager
 def running(name: str, file: str) -> Iterator[None]:
-    """Turn errors of a file's code within the block into one-line errors.
+    """Turn errors of a file's code in the `with` block into one-line errors.
+
+    Args:
+        name: name of the file or module in the experiment, for messages.
+        file: path of the file.
 
     Raises:
         ConfigError: the code raised an exception, or ended the program; the message names the file,
@@ -42,7 +46,10 @@ def running(name: str, file: str) -> Iterator[None]:
 
 
 def _import_hint(error: BaseException, file: str) -> str:
-    """Return a hint if a module was not found; modules next to the file are never imported."""
+    """Return a hint for a message if the user's file imports a module that was not found, else "".
+
+    Modules next to the file are never imported.
+    """
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return ""
     # Only the file itself is shown, accepted and recorded: a module next to it could be anything.
@@ -56,7 +63,7 @@ def _import_hint(error: BaseException, file: str) -> str:
 
 
 def _line(error: BaseException, file: str) -> str:
-    """Return the line of the file where the error arose, as text; "" if there is none."""
+    """Return `, line N` for the line of the file in which an error arose; "" if it is unknown."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
         return f", line {error.lineno}"
     lines = [
@@ -68,12 +75,12 @@ def _line(error: BaseException, file: str) -> str:
 
 
 def one_class_error(module: types.ModuleType, base: type, classes: Sequence[str]) -> str:
-    """Return the message on a file that does not define exactly one class of a kind.
+    """Return the error message for a file that does not define exactly one subclass of `base`.
 
     Args:
         module: the file's module.
-        base: the kind of class that is wanted.
-        classes: names of the classes of this kind that the file defines.
+        base: base class, such as `Method`.
+        classes: names of the subclasses of `base` that the file defines.
     """
     kind = base.__name__
     needs = f"{module.__file__} must define exactly one {kind}"
@@ -107,7 +114,7 @@ def import_and_name(base: type) -> tuple[str, str]:
 
 
 def wrong_kind_text(thing: object, base: type) -> str:
-    """Return the message on an object that is not a class of the wanted kind."""
+    """Return the error message for an object that is not a subclass of `base`."""
     takes, over = import_and_name(base)
     wanted = f"and a {base.__name__} is wanted here, {over}, by {takes}"
     if not isinstance(thing, type):

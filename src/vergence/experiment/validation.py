@@ -1,4 +1,4 @@
-"""Validation of an experiment with its data: once, before anything is written or trained.
+"""Validation of an experiment together with its data, before anything is written or trained.
 
 Used in most packages.
 """
@@ -29,9 +29,9 @@ from vergence.experiment.user_code_errors import report_user_errors
 from vergence.training.pruning import prunable_weights
 
 PATIENCE_S = 0.15
-"""Processor time for trying networks and metrics; for further people only targets are read."""
+"""Processor time in seconds for trying network and metrics; then only targets are checked."""
 VALUES = 16
-"""Most doubtful values of a column that are tried."""
+"""Largest number of unusual target values of a column that are tried."""
 BATCH = 64
 UNCOUNTED = (
     "is also in this run, and no budget of `privacy` would count what that model tells of them; "
@@ -41,7 +41,13 @@ UNCOUNTED = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """An experiment's data: `raw` from the data set, `ready` for the network, and their digest."""
+    """An experiment's data.
+
+    Attributes:
+        raw: the data as the data set gives them.
+        ready: the data as prepared for the network.
+        sha: digest of the prepared data.
+    """
 
     raw: Federation
     ready: Federation
@@ -51,13 +57,13 @@ class Loaded:
 def validate(experiment: Experiment) -> Loaded:
     """Load an experiment's data, and check that task, network, methods and protections fit them.
 
-    Settings that exclude each other are refused earlier, when an experiment is built
+    Settings that exclude each other are refused earlier, when the experiment is built
     (`schema.check_combinations`).
 
     Raises:
         DataError: a data file, or the presence trace, is unusable.
-        ConfigError: task, model and federation do not fit together, or data or the number of people
-            do not suit a method or a protection.
+        ConfigError: task, model and federation do not fit together. Or the data, or the number of
+            people, do not suit a method or a protection.
     """
     # As many as workers use: on these small tensors several threads wait for each other.
     torch.set_num_threads(1)
@@ -95,7 +101,14 @@ def validate(experiment: Experiment) -> Loaded:
 
 
 def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federation:
-    """Prepare data for the experiment's network, and try network and loss on one sample.
+    """Return the data prepared for the experiment's network, after trying network and loss.
+
+    They are tried on a sample of the first person; then all people's targets are checked.
+
+    Args:
+        experiment: the experiment.
+        task: its task, for one seed.
+        raw: the data as the data set gives them.
 
     Raises:
         ConfigError: task, model and federation do not fit together.
@@ -143,7 +156,10 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
 def without_column(
     experiment: Experiment, task: Task, federation: Federation, error: KeyError
 ) -> str:
-    """Return the message on a missing column of the data; "" if the error is about another key."""
+    """Return the error message for a missing column of the data; "" if no column is missing.
+
+    `error` is the error that network, loss or task raised.
+    """
     parts = vars(next(iter(federation.people.values())))
     columns = {name: {*part.columns, *part.banks} for name, part in parts.items()}
     missing = str(next(iter(error.args), ""))
@@ -161,9 +177,9 @@ def without_column(
 
 
 def digest(federation: Federation) -> str:
-    """Return the SHA-256 of all people's columns and banks, and of the public samples.
+    """Return the SHA-256 of all people's data and of the server's public samples.
 
-    For people made on demand it covers the recipe, and the first and the last person.
+    If people are generated on demand, it covers their recipe and the first and the last person.
     """
     whole, seen = hashlib.sha256(), set()
     if federation.recipe is not None:
@@ -188,9 +204,10 @@ def digest(federation: Federation) -> str:
 def check_people(
     experiment: Experiment, task: Task, federation: Federation, module: nn.Module, output: Any
 ) -> None:
-    """Check all people's targets, and try the untrained network on their samples.
+    """Check all people's targets, and try network, loss and metrics on their samples.
 
-    Of people who are made on demand, only the first and the last are checked.
+    After `PATIENCE_S` of processor time only the targets of further people are checked. If people
+    are generated on demand, only the first and the last person are checked.
 
     Args:
         experiment: the experiment whose code runs.
@@ -201,8 +218,8 @@ def check_people(
 
     Raises:
         ConfigError: network, loss or a metric fails on a person's samples.
-        DataError: a target has no output, or no loss is finite; the message names person, column
-            and row.
+        DataError: the network has no output for a target class, or a person has no sample with a
+            finite loss.
     """
     if federation.recipe is not None:
         federation = federation.only([federation.clients[0], federation.clients[-1]])
@@ -227,7 +244,7 @@ def _check_targets(
     where: str,
     fine: set[tuple[str, int]],
 ) -> None:
-    """Refuse classes for which the network has no output.
+    """Raise an error if the network has no output for a target class.
 
     Args:
         task: the task.
@@ -235,7 +252,11 @@ def _check_targets(
         output: the network's output for one sample.
         part: samples of one person.
         where: the person's name, for messages.
-        fine: columns and values of targets that the loss accepts, to which new ones are added.
+        fine: pairs of column and value that the loss accepts although the network has no output
+            for them; new pairs are added.
+
+    Raises:
+        DataError: names the column, the row and the value.
     """
     for name in task.labels:
         target = part.columns.get(name)
@@ -265,7 +286,7 @@ def _check_targets(
 
 
 def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
-    """Refuse a loss that is not a single number, or that is finite for no training sample."""
+    """Raise an error if the loss is not a single number, or is finite for no training sample."""
     numbers = torch.arange(len(data))
     # The first sample alone comes first: where all is well, it is enough.
     for rows in filter(len, (numbers[:1], *numbers[1:].split(BATCH))):
@@ -283,9 +304,10 @@ def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
 
 
 def _check_metrics(task: Task, module: nn.Module, splits: Splits) -> None:
-    """Refuse metrics of the user's own that fail on a person's test samples.
+    """Try a user's own metrics on a person's test samples; their error is raised.
 
-    A metric is refused if it fails for the untrained network's outputs and for their negatives.
+    They are tried on the untrained network's outputs and, if this fails, on the negated outputs. An
+    error is raised only if both fail. Metrics of this package are not tried.
     """
     if type(task).__module__.startswith("vergence.tasks."):
         return

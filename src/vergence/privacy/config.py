@@ -89,7 +89,8 @@ class SecureAggregationConfig:
     def among(self, people: int) -> SecureAggregationConfig:
         """Return these options with a number in place of `min_contributors = None`.
 
-        The number is more than half of `people`, or of a group, and at least 3.
+        The number is more than half of `people`, or of a group, and at least 3. If
+        `min_contributors` is a number already, the options are unchanged.
 
         Args:
             people: largest number of people in a sum; 0 gives the smallest number that any sum may
@@ -211,7 +212,7 @@ class UserLevelConfig(Budget):
         return replace(self.level().bounded(answer, among), metrics={})
 
     def fault(self, sealed: SealedReply, most: int = 1) -> str | None:
-        """Return why a client's reply must not count; None if it is clipped and on the grid.
+        """Return why a client's reply must not count; None if it is clipped and rounded as it must.
 
         Args:
             sealed: the reply; it adds up the updates of at most `most` people.

@@ -201,9 +201,10 @@ class ServerHooks:
         round: int,
         draw: Callable[[Sequence[str], int], Sequence[str]],
     ) -> Sequence[str]:
-        """Return the clients that a round may ask; `draw(clients, round)` is the plain cohort.
+        """Return the clients that a round asks.
 
-        `draw` may also be called for earlier rounds.
+        `draw(clients, round)` returns the clients that a round asks without this protection; it may
+        also be called for earlier rounds.
         """
         return draw(clients, round)
 
@@ -228,7 +229,7 @@ class ServerHooks:
 
         Args:
             whole: the sum of the replies that counted.
-            phase: the round's number, "setup" or "finish".
+            phase: the round's number; "setup" before the first, "finish" after the last round.
             number: number of the request in its phase, from 1.
             asked: number of clients that were asked.
         """

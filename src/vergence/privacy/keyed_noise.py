@@ -102,8 +102,8 @@ def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
 
     The last bits of a floating-point sum can reveal the value to which noise was added. Multiples
     of a step that does not depend on the values do not reveal it. The sum is rounded, which is
-    post-processing and costs no privacy; rounding the values first could increase their distance.
-    Gradients pass through unchanged.
+    post-processing and costs no privacy; rounding before the noise is added could increase the
+    sensitivity. Gradients pass through unchanged.
 
     Args:
         values: tensor of floating-point numbers, of any shape.

@@ -102,7 +102,10 @@ def span(weight: float | Mask | Params) -> tuple[float, float]:
 
 
 def declared(tree: SealedTree, exposed: Exposure) -> bool:
-    """Return whether a tree's weight is of the type that its method declares, or reveals less."""
+    """Return whether a tree's weight has the type that its method declares, or reveals less.
+
+    A single number reveals less than a mask, and a mask less than weights per entry.
+    """
     if isinstance(tree.weight, float) or exposed.weight == "per entry":
         return True
     return exposed.weight == "mask" and support(tree)[1] is not None

@@ -1,1 +1,1 @@
-"""The tables of privacy in experiments, and what runs spent."""
+"""The tables `privacy`, `poison` and `study` of experiments, and the epsilon that runs spent."""

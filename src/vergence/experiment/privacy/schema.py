@@ -39,12 +39,16 @@ CUTS: dict[str, type[SplitDefense]] = {
     "pixel_dp": PixelCut,
 }
 PRIVATE = ("dp", "epsilon", "differential", "dp_sgd", "dpsgd", "noise", "delta")
-"""Keys that a user may try for differential privacy, and get a hint for."""
+"""Unknown keys that users may try for differential privacy; the error message gives a hint."""
 ATTACKS = ("sign_flip", "scaling", "alie", "min_max", "min_sum", *ON_DATA)
 
 
 def build_privacy(table: Any) -> Privacy:
-    """Build the protections of the table `privacy`; an empty table has none."""
+    """Build the protections of a run from the table `privacy`; an empty table gives none.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is wrong.
+    """
     rest = as_table(table, "privacy")
     known = ("robust", "aggregation", "cut", "own", *RECORDS)
     if unknown := next((key for key in rest if key not in known), None):
@@ -76,7 +80,10 @@ def build_privacy(table: Any) -> Privacy:
 
 
 def build_aggregation(value: Any) -> SecureAggregationConfig | None:
-    """Build the settings of secure aggregation; `"secure"` stands for the defaults."""
+    """Build the options of secure aggregation from the value of `privacy.aggregation`.
+
+    `"secure"` gives the defaults. None and `"plain"` give None: no secure aggregation.
+    """
     if isinstance(value, str):
         if value not in ("secure", "plain"):
             raise ConfigError(
@@ -92,7 +99,7 @@ def build_aggregation(value: Any) -> SecureAggregationConfig | None:
 
 
 def build_rule(value: Any) -> RobustRule:
-    """Build a robust aggregation rule from its name, or from a table with a name."""
+    """Build a robust aggregation rule from its name, or from a table with `name` and options."""
     if isinstance(value, RobustRule):
         raise ConfigError(
             "privacy.robust in a table is a rule's name, or a table with a name and its options; "
@@ -108,7 +115,7 @@ def build_rule(value: Any) -> RobustRule:
 
 
 def build_own_protection(table: Any) -> Protection:
-    """Build a user's own protection from a table with the name of its code.
+    """Build a user's own protection from a table with its options; `name` is that of its code.
 
     Raises:
         ConfigError: there is no such code, or an option does not fit.
@@ -127,7 +134,10 @@ def build_own_protection(table: Any) -> Protection:
 
 
 def build_poison(table: Any) -> Poison | DataPoison:
-    """Build the attack of a run: on clients' updates, or on the data on which they train."""
+    """Build the attack of malicious clients from the table `poison`.
+
+    It is an attack on updates (`Poison`) or on training data (`DataPoison`).
+    """
     options = as_table(table, "poison")
     attack = options.get("attack", Poison.attack)
     if attack not in ATTACKS:
@@ -143,9 +153,10 @@ def build_poison(table: Any) -> Poison | DataPoison:
 
 
 def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federation:
-    """Return the federation with a note in `about` on who attacks.
+    """Return the federation, whose field `about` then names the malicious clients.
 
-    Its data are changed if the attack is on data; it is unchanged if nobody attacks.
+    For an attack on data, their training data are changed. If nobody is malicious, the federation
+    is unchanged.
     """
     federation.refuse_many("choosing who lies")
     attackers = poison.malicious_clients(federation.clients)

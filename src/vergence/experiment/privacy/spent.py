@@ -1,4 +1,4 @@
-"""Privacy costs: the forecast of `explain`, and what results.json and the screen say afterwards.
+"""Privacy costs of a run: the forecast before it, and lines for results.json and screen after it.
 
 Used in most packages.
 """
@@ -33,10 +33,10 @@ UNITS = {
     "picture": "picture",
     "pixel": "pixel",
 }
-"""Blocks of results.json with an epsilon -> unit of privacy that the epsilon is for."""
+"""Unit of privacy of an epsilon, by the name of its block in results.json."""
 FITS, DROWNS = 1.0, 10.0
-"""Noise in a mean update, as a multiple of the longest update allowed, up to which learning
-remains possible, and from which on it is useless.
+"""Norm of the noise in a mean update, divided by the largest allowed norm of an update. Up to
+`FITS` learning remains possible; above `DROWNS` the model is useless.
 
 Source: measured (docs/explanation/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
 """
@@ -45,7 +45,9 @@ OWN = "A protection of this study's own, which this software has not checked."
 
 
 def promises(plan: Plan, run: ProtectedRun) -> list[Promise]:
-    """Return the promises of all protections of a run, before it begins.
+    """Return what all protections promise about a run, before the run begins.
+
+    A user's own protections are left out if people's data are not on this machine (`run.here`).
 
     Raises:
         ConfigError: a protection cannot protect this method or plan.
@@ -56,7 +58,7 @@ def promises(plan: Plan, run: ProtectedRun) -> list[Promise]:
 
 
 def forecast_lines(plan: Plan, method: Method, task: Task, federation: Federation) -> list[str]:
-    """Return lines on what a run will spend on privacy, for `explain`.
+    """Return lines on a run's privacy costs for `vergence explain`; none without a protection.
 
     Raises:
         ConfigError: a protection cannot protect this method or plan.
@@ -67,12 +69,12 @@ def forecast_lines(plan: Plan, method: Method, task: Task, federation: Federatio
 
 
 def usefulness(ratio: float, people: int, who: str = "people") -> str:
-    """Return a sentence on whether this much noise leaves anything to learn.
+    """Return a text on whether a model can learn under the noise of a run.
 
     Args:
-        ratio: noise in a mean update, as a multiple of the longest update allowed.
-        people: number of people who take part.
-        who: noun for these people.
+        ratio: norm of the noise in a mean update, divided by the largest allowed norm of an update.
+        people: number of people, or of labs, among whom one is hidden.
+        who: `people` or `labs`.
     """
     text = (
         f"The noise in the average of a round is {ratio:,.2g} times as strong as the most that "
@@ -89,7 +91,7 @@ def usefulness(ratio: float, people: int, who: str = "people") -> str:
 
 
 def outlook(forecasts: Sequence[Promise]) -> list[str]:
-    """Return sentences on whether the noise behind promises leaves anything to learn."""
+    """Return a text for each promise with known noise: whether a model can learn under it."""
     guarantees = (each.guarantee for each in forecasts)
     return [
         usefulness(each.ratio, each.people, "labs" if each.unit == "lab" else "people")
@@ -99,7 +101,12 @@ def outlook(forecasts: Sequence[Promise]) -> list[str]:
 
 
 def noise_outlook(experiment: Experiment, people: Federation) -> list[str]:
-    """Return warnings on methods that learn little or nothing under the experiment's noise."""
+    """Return warnings on methods that can learn little or nothing under the experiment's noise.
+
+    Args:
+        experiment: the experiment.
+        people: the experiment's prepared data.
+    """
     lines, task = [], experiment.task(experiment.plan.seeds[0])
     if not experiment.plan.privacy.spends:
         return lines
@@ -116,7 +123,10 @@ def noise_outlook(experiment: Experiment, people: Federation) -> list[str]:
 def statements(
     plan: Plan, method: Method, task: Task, federation: Federation | None = None
 ) -> list[Statement]:
-    """Return what all protections of a run say on who sees what; see `Protection.statements`."""
+    """Return sentences of all protections of a run on who sees what, for reports.
+
+    See `Protection.statements`. `federation` is None if the data are not known.
+    """
     run = ProtectedRun(method, task, federation or Federation("unknown", {}), plan.rounds)
     every = []
     for each in protections(plan):
@@ -129,7 +139,7 @@ def statements(
 
 
 def uncovered_text(method: Method) -> str:
-    """Return the text on what no privacy budget covers."""
+    """Return a text on what a method discloses that no privacy budget covers."""
     beyond = [
         f"; {exposed.beyond}, at every '{verb}'"
         for verb, exposed in method.exposure.items()
@@ -139,7 +149,10 @@ def uncovered_text(method: Method) -> str:
 
 
 def spent_block(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
-    """Return the block `privacy` of results.json, from the logs in a run's folder of states."""
+    """Return the block `privacy` of results.json: what each protection of a finished run spent.
+
+    It is computed from the logs in the run's folder of states. None if nothing is reported.
+    """
     plan, block = plan.known(plan.silos.count(len(run.federation.clients))), dict[str, Any]()
     refuse_missing(run.state / FOLDER)
     for each in protections(plan):
@@ -159,7 +172,13 @@ def spent_block(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
 
 
 def screen_lines(label: str, block: Mapping[str, Any], tuned: bool = False) -> list[str]:
-    """Return the lines on a run's privacy that are printed; `tuned`: a sweep chose its settings."""
+    """Return the lines on a run's privacy costs that are printed on the screen.
+
+    Args:
+        label: the method's label.
+        block: the block `privacy` of results.json.
+        tuned: whether a sweep chose the method's settings, which cost more privacy.
+    """
     lines = [f"server of {label}: {verdicts(block[KEY])}"] if KEY in block else []
     for kind in (kind for kind in UNITS if kind in block):
         part = block[kind]

@@ -1,4 +1,4 @@
-"""The table `study` of an experiment: answers for an ethics board that follow from no setting.
+"""The table `study` of an experiment: answers for an ethics board that no other setting gives.
 
 Used by `cli.privacy`, `experiment.schema` and `reports.ethics.page`.
 """
@@ -17,7 +17,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.table_binding import record_from_table
 
 LONGEST = 2000
-"""Most characters of one answer."""
+"""Largest number of characters of one answer."""
 QUESTIONS = {
     "title": "What the study is called",
     "responsible": "Who is responsible",
@@ -37,9 +37,9 @@ class StudyDescription(NamedOptions, label="study"):
         title: name of the study.
         responsible: person and institution.
         contact: whom participants can write to or call.
-        participants: people who are to take part; None: not said.
+        participants: number of people who are to take part; None: not given.
         duration: how long the study lasts, and how long its data are kept.
-        lawful_basis: consent or another basis, as the law names it.
+        lawful_basis: legal basis for processing the data, such as consent.
         withdrawal: how somebody withdraws, and what is deleted then.
     """
 
@@ -65,7 +65,7 @@ class StudyDescription(NamedOptions, label="study"):
 
     @property
     def answers(self) -> list[list[str]]:
-        """A board's questions, each with the study's answer; "" for a missing answer."""
+        """Pairs of an ethics board's question and the study's answer; "" for a missing answer."""
         return [[QUESTIONS[name], text.strip()] for name, text in self._texts().items()]
 
 

@@ -313,7 +313,10 @@ class Aggregator(Participant[AdditiveParams]):
         self.total, self.parts = total, {}
 
     def _counts(self) -> NDArray[np.uint8]:
-        """Return this aggregator's share of the gated words' counts of contributors, `[gated]`."""
+        """Return this aggregator's share of the number of contributors to each gated word.
+
+        Gated words are those that are opened only if enough clients contributed to them.
+        """
         return self.total[: self.terms.gated].astype(np.uint8) & np.uint8(
             (1 << self.terms.count_bits) - 1
         )
@@ -457,7 +460,9 @@ def agreed_on(
 def opened_words(
     looked: tuple[LookedUp, ...], terms: AdditiveParams, register: Register, before: bytes
 ) -> NDArray[np.bool_]:
-    """Return which gated words have enough contributors and may be opened, `[gated]`.
+    """Return which gated words may be opened, `[gated]`.
+
+    A gated word may be opened only if enough clients contributed to it.
 
     Args:
         looked: each party's share of these truth values.

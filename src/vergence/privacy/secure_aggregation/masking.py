@@ -55,11 +55,11 @@ def new_key() -> X25519PrivateKey:
 
 
 def derived(secret: bytes, salt: bytes, what: str) -> bytes:
-    """Return 32 bytes derived from a secret, for one attempt and one purpose.
+    """Return 32 bytes derived from a secret, for one purpose.
 
     Args:
         secret: the secret bytes.
-        salt: bytes that identify the attempt.
+        salt: bytes that bind the result to one use, such as an attempt at a secure sum.
         what: the purpose.
 
     Source: HKDF-SHA256, RFC 5869.
@@ -75,7 +75,7 @@ def agreed(mine: X25519PrivateKey, public: bytes, salt: bytes, what: str) -> byt
     Args:
         mine: this party's private key.
         public: the other party's public key.
-        salt: bytes that identify the attempt.
+        salt: bytes that bind the key to one use, such as an attempt at a secure sum.
         what: the purpose of the key.
 
     Raises:

@@ -44,7 +44,7 @@ class RangeFault(ConfigError):
 @tagged("Packing")
 @dataclass(frozen=True)
 class Packing:
-    """Encoding of numbers as words, for at most `people` contributors.
+    """Encoding of numbers as words (integers modulo 2^64), for sums over at most `people` people.
 
     Numbers are rounded to a multiple of 2^-`fraction`, ties to even, so that a number gives the
     same word on every machine. `fraction` is the largest one at which the sum of `people` numbers

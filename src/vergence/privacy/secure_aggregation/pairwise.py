@@ -432,7 +432,8 @@ def colluders(people: int, least: int) -> int:
     thirds of n.
 
     Args:
-        people: number of people in the federation; the server may invite all of them.
+        people: number of people in the federation, all of whom the server may invite; a number
+            below `least` counts as `least`.
         least: fewest people in a sum.
     """
     return min(
