@@ -37,7 +37,7 @@ from vergence.data.synthetic.clip_synthetic import ClipSynthetic
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
-from vergence.engine.round_loop import run_rounds
+from vergence.engine.round_loop import RoundSummary, run_rounds
 from vergence.methods.clustered.cfedvs import CFedVS
 from vergence.methods.clustered.fedgroup import FedGroup
 from vergence.methods.clustered.ifca import IFCA
@@ -105,10 +105,10 @@ class Case:
         """Return virtual seconds, the headline and rounds held, until the horizon."""
         found: Curve = []
 
-        def tick(_: int, done: int, means: Mapping[str, float]) -> None:
-            clock = means.get("clock", 0.0)
-            if self.task.headline in means:
-                found.append((clock, means[self.task.headline], done))
+        def tick(end: RoundSummary) -> None:
+            clock = end.metrics.get("clock", 0.0)
+            if self.task.headline in end.metrics and not end.final:
+                found.append((clock, end.metrics[self.task.headline], end.round))
             if clock >= self.horizon:
                 raise Enough
 

@@ -21,6 +21,7 @@ from vergence.core.task import Model, Task
 from vergence.data.few_data import FewSamples
 from vergence.data.noise import Noise
 from vergence.engine.asynchronous_aggregation import Delivery
+from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.experiment.privacy import schema as privacy
@@ -61,6 +62,7 @@ TOP: Mapping[str, tuple[str, str]] = {
     ),
     "wire": ("table", "How updates are [compressed](#wire); [guide](wire.md)."),
     "pruning": ("table", "[Pruning](#pruning) while it trains; [guide](../how-to/pruning.md)."),
+    "early_stopping": ("table", "When a run [ends before](#early_stopping) its last round."),
     "privacy": ("table", "[Protections](#privacy) beyond what the method does."),
     "poison": ("table", "[Clients that attack](#poison) on purpose; [guide](../how-to/robust.md)."),
     "silos": ("table", "Labs: `lab = [people]`, each [one client](runs.md#silos)."),
@@ -77,6 +79,7 @@ ALONE: Mapping[str, tuple[type, Collection[str]]] = {
     "delivery": (Delivery, ()),
     "wire": (Compression, ()),
     "pruning": (Gradual, ()),
+    "early_stopping": (EarlyStopping, ()),
     "few_data": (FewSamples, ()),
     "noise": (Noise, ()),
     "sweep": (SweepSettings, ("spaces",)),

@@ -35,7 +35,7 @@ GROUPS = {
     "Train and look at runs": (
         "train load_experiment run_experiment open_run compare explain Run Comparison RoundReport"
     ),
-    "Settings": "Experiment Plan LocalTraining Participation Privacy Share",
+    "Settings": "Experiment Plan LocalTraining Participation EarlyStopping Privacy Share",
     "Data": "Federation Dataset Samples SharedRows Splits ClientId",
     "Tasks and networks": "Task Model task_from freeze_batch_norm personalize_batch_norm",
     "Write a method": (

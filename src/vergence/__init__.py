@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vergence.core.options import Share
     from vergence.core.params import Params
     from vergence.core.task import Model, Task
+    from vergence.engine.early_stopping import EarlyStopping
     from vergence.engine.participation import Participation
     from vergence.engine.plan import Plan
     from vergence.errors import (
@@ -61,6 +62,7 @@ _HOMES = {
     "Conversation": "core.conversation",
     "DataError": "errors",
     "Dataset": "core.federation",
+    "EarlyStopping": "engine.early_stopping",
     "Experiment": "experiment.schema",
     "Exposure": "core.method:Exposure",
     "Federation": "core.federation",
@@ -117,6 +119,7 @@ __all__ = [
     "Conversation",
     "DataError",
     "Dataset",
+    "EarlyStopping",
     "Experiment",
     "Exposure",
     "Federation",

@@ -19,7 +19,7 @@ from tests.drills.mutants import FORBIDDEN, Tried
 from tests.engine.toys import STAMP
 from vergence.core.messages import Message
 from vergence.core.serialization import digest, quick_digest
-from vergence.engine.round_loop import Plan, run_rounds
+from vergence.engine.round_loop import Plan, RoundSummary, run_rounds
 from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory, read_manifest, sealed_manifest
 from vergence.engine.virtual_clock import ClockState
@@ -37,8 +37,8 @@ class Stopped(Exception):
     """A run's end before its last round is kept."""
 
 
-def stop(_: int, done: int, __: Any) -> None:
-    if done == PLAN.rounds - 1:
+def stop(end: RoundSummary) -> None:
+    if end.round == PLAN.rounds - 1:
         raise Stopped
 
 

@@ -222,8 +222,8 @@ def test_an_interrupted_sweep_keeps_finished_trials_and_goes_on(found, tmp_path,
         calls.append(args)
         return run_rounds(*args, tick=stop if len(calls) == 6 else tick, **rest)
 
-    def stop(_seed, done, _metrics):
-        if done == 2:
+    def stop(end):
+        if end.round == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(trials, "run_rounds", stopping)

@@ -28,6 +28,7 @@ from vergence.core.params import Params
 from vergence.core.serialization import digest, pack
 from vergence.core.task import Model, Task
 from vergence.data.noise import Noise
+from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
@@ -366,20 +367,22 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
     for name, kind, public in (
         ("privacy", Privacy, "privacy"),
         ("presence", Participation, "participation"),
+        ("early_stopping", EarlyStopping, "early_stopping"),
     ):
         if not isinstance(records[name], kind):
             raise ConfigError(
-                f"{public} must be a vergence.{public.capitalize()}; got "
-                f"{_type_text(records[name])}"
-                f"{_as_cohort(records[name]) if kind is Participation else ''}"
+                f"{public} must be a vergence.{kind.__name__}; got {_type_text(records[name])}"
+                f"{_as_option(kind, records[name])}"
             )
     own = {f.name: getattr(plan, f.name) for f in fields(Plan) if f.name not in OWN_TABLES}
     return record_from_table(Plan, {**own, **new}, "train", **records)
 
 
-def _as_cohort(value: Any) -> str:
+def _as_option(kind: type, value: Any) -> str:
+    """Return how to write a number that was given in place of a record; "" for other values."""
+    option = {Participation: "cohort", EarlyStopping: "patience"}.get(kind)
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f": write vergence.Participation(cohort={value})" if number else ""
+    return f": write vergence.{kind.__name__}({option}={value})" if option and number else ""
 
 
 def with_local(method: Method, local: LocalTraining | None) -> Method:

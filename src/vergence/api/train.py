@@ -19,6 +19,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.options import named_arguments
 from vergence.core.task import Task
+from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
@@ -43,7 +44,13 @@ from vergence.studies import split_runs
 OnRound = Callable[[RoundReport], object]
 
 
-@named_arguments(local=LocalTraining, participation=Participation, privacy=Privacy, plan=Plan)
+@named_arguments(
+    local=LocalTraining,
+    participation=Participation,
+    early_stopping=EarlyStopping,
+    privacy=Privacy,
+    plan=Plan,
+)
 def train(
     method: Method,
     task: Task,
@@ -54,6 +61,7 @@ def train(
     seeds: Sequence[int] | None = None,
     local: LocalTraining | None = None,
     participation: Participation | None = None,
+    early_stopping: EarlyStopping | None = None,
     privacy: Privacy | Mapping[str, Any] | None = None,
     evaluate_every: int | None = None,
     workers: int | None = None,
@@ -86,7 +94,8 @@ def train(
         root: the folder with a data set's files.
         out: folder for the run directory; default: a temporary one, deleted with the result.
         resume: whether to continue an interrupted run in `out`; if there is none, a new run starts.
-        on_round: called after every round with a `RoundReport`.
+        on_round: called after every round with a `RoundReport`; the run ends if it returns True.
+        early_stopping: a rule by which the run ends when a validation metric has stopped to gain.
         progress: whether a progress bar is drawn, in terminals and notebooks.
 
     Raises:
@@ -95,7 +104,7 @@ def train(
         StateError: `out` holds a run already, or a run of another experiment.
         PartialRun: the run was interrupted; finished rounds are in `out`.
     """
-    who = {"presence": participation, "privacy": privacy}
+    who = {"presence": participation, "privacy": privacy, "early_stopping": early_stopping}
     how = {"evaluate_every": evaluate_every, "workers": workers, "device": device}
     with under(trust_with_training_hint()):
         whole = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
@@ -148,7 +157,8 @@ def run_experiment(
         experiment: the result of `load_experiment`, or an experiment file.
         out: folder for the run directories; default: a temporary one, deleted with the runs.
         resume: whether to continue an interrupted run in `out`; if there is none, a new run starts.
-        on_round: called after every round with a `RoundReport`.
+        on_round: called after every round with a `RoundReport`. The method's run ends after a
+            round for which it returns True.
         progress: whether a progress bar is drawn.
 
     Returns:

@@ -9,7 +9,6 @@ Used by `audit.run` and `audit.updates`.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from vergence.core.messages import Reply, SealedTree, seal, weighted_entries
 from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.engine.plan import Plan
-from vergence.engine.round_loop import run_rounds
+from vergence.engine.round_loop import RoundSummary, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.experiment.trained_run import TrainedRun
 
@@ -96,8 +95,8 @@ def replay_rounds(
             sums[len(sums)] = answer.totals[tree]
         return answer
 
-    def tick(_: int, done: int, __: Mapping[str, float]) -> None:
-        if done >= rounds:
+    def tick(end: RoundSummary) -> None:
+        if end.round >= rounds:
             raise _LastRoundReplayed
 
     method = with_interception(

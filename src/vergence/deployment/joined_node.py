@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from vergence.deployment.keys import signer
 from vergence.deployment.protocol import unframed
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import ClientRunner
+from vergence.engine.plan import Plan
 from vergence.engine.protections.dp_sgd import refuse_own_prior
 from vergence.engine.protections.setup import client_hooks
 from vergence.engine.round_loop import device_for, records_of, runner_for
@@ -47,30 +48,9 @@ def deployable(experiment: Experiment) -> Experiment:
     """
     refuse_several_splits(experiment, "a deployment")
     plan = replace(experiment.plan, solver="sequential", device="cpu")
-    if plan.delivery != type(plan.delivery)():
-        raise ConfigError("delivery: a deployment waits for everybody's reply: leave it out")
-    if plan.precision == "auto":
-        raise ConfigError(
-            "run.precision = 'auto' looks at the processor that trains, and those of a deployment "
-            "differ; name 'fp32', 'bf16' or 'half'"
-        )
-    if experiment.model.start is not None:
-        raise ConfigError(
-            "model.start: a deployment's clients have no runs of this machine; start in the "
-            "simulator, or leave start out"
-        )
-    if experiment.poison is not None:
-        raise ConfigError("poison: a deployment has real people, who lie or do not: leave it out")
-    if plan.privacy.output_range is not None:
-        raise ConfigError(
-            "privacy.output_range: the server of a deployment has nobody's pictures to tell the "
-            "range from; leave it out, or simulate"
-        )
-    if isinstance(experiment.proxy, ReleasedSamples):
-        raise ConfigError(
-            "proxy: people of a deployment give up nothing to its server; name a data set that it "
-            "holds, or simulate"
-        )
+    for refused, why in _refusals(experiment, plan):
+        if refused:
+            raise ConfigError(why)
     for label, method in experiment.methods.items():
         if method.pooled:
             raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
@@ -99,6 +79,45 @@ def deployable(experiment: Experiment) -> Experiment:
             for verb in method.exposure:  # a client must know how long a row is
                 SecureSum(policy.among(0), FEWEST, most=plan.silos.most).form(method, verb, offered)
     return replace(experiment, plan=plan)
+
+
+def _refusals(experiment: Experiment, plan: Plan) -> Sequence[tuple[object, str]]:
+    """Return options that a deployment lacks: whether each is used, and the message."""
+    return (
+        (
+            plan.delivery != type(plan.delivery)(),
+            "delivery: a deployment waits for everybody's reply: leave it out",
+        ),
+        (
+            plan.early_stopping.patience,
+            "early_stopping: clients of a deployment agree to a number of rounds beforehand; leave "
+            "it out, and choose run.rounds",
+        ),
+        (
+            plan.precision == "auto",
+            "run.precision = 'auto' looks at the processor that trains, and those of a deployment "
+            "differ; name 'fp32', 'bf16' or 'half'",
+        ),
+        (
+            experiment.model.start is not None,
+            "model.start: a deployment's clients have no runs of this machine; start in the "
+            "simulator, or leave start out",
+        ),
+        (
+            experiment.poison is not None,
+            "poison: a deployment has real people, who lie or do not: leave it out",
+        ),
+        (
+            plan.privacy.output_range is not None,
+            "privacy.output_range: the server of a deployment has nobody's pictures to tell the "
+            "range from; leave it out, or simulate",
+        ),
+        (
+            isinstance(experiment.proxy, ReleasedSamples),
+            "proxy: people of a deployment give up nothing to its server; name a data set that it "
+            "holds, or simulate",
+        ),
+    )
 
 
 class JoinedNode:

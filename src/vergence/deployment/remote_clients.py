@@ -149,6 +149,7 @@ class RemoteClients:
         tell: Callable[..., object] = tell_nobody,
         guesses: dict[str, dict[str, float]] | None = None,
     ) -> None:
+        self.count = 0
         self.line, self.relay, self.lock, self.tell = line, relay, threading.Lock(), tell
         self.guesses = {} if guesses is None else guesses
         self.sum_server = (

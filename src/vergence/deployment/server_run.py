@@ -160,7 +160,11 @@ class ServerRun:
         out, origin = self.folder / "run", TableOrigin({"deployment": self.transport()})
         experiment = replace(self.experiment, origin=origin)
         follower = RoundCallback(
-            self.round_done, bar=False, warn=self.warn, finished=self.finished, folder_stays=False
+            before_saving=self.round_done,
+            bar=False,
+            warn=self.warn,
+            finished=self.finished,
+            folder_stays=False,
         )
         self.registry.open()
         try:
@@ -245,7 +249,7 @@ class ServerRun:
 
     def tell_round(self, report: RoundReport) -> None:
         """Record a finished round, with its score and the number of replies that counted."""
-        label, seed, done, rounds, metrics = report
+        label, seed, done, rounds, metrics, *_ = report
         headline = self.experiment.task(seed).headline
         score = f", {headline} {metrics[headline]:.3f}" if headline in metrics else ""
         replies = f", {plural(int(metrics['replies']), 'reply')}" if "replies" in metrics else ""

@@ -31,6 +31,7 @@ from vergence.core.requests import (
     StepResult,
 )
 from vergence.core.task import Task
+from vergence.engine.early_stopping import VALIDATION
 from vergence.engine.evaluation import Evaluation
 from vergence.engine.records import (
     QUARANTINED,
@@ -359,7 +360,7 @@ class ClientExecutor:
             message: the message that the client is sent.
             state: the client's state.
             points: evaluation points, that is, models to evaluate: P0, with which the client would
-                predict now, and P2, the server's model.
+                predict now, and P2, the server's model. V0 is P0's model on validation samples.
         """
         for hook in self.hooks:
             hook.measuring(client, message.round)
@@ -372,6 +373,8 @@ class ClientExecutor:
         # Last: the test on everybody's samples draws other noise at a guarded cut.
         for point, model in asked.items():
             measured[point] |= self.measure.pooled(model)
+        if VALIDATION in points:
+            measured[VALIDATION] = self.measure.validation(models["P0"], client)
         return ClientResult(client, measured=numbers(measured))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from vergence.engine.asynchronous_aggregation import Delivery
+from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.silos import Silos
 from vergence.errors import ConfigError, nearest
@@ -76,6 +77,25 @@ AMONG_SETTINGS = (
         "pruning while training",
         "delivery: '{delivery}' has no rounds that people share, by which pruning could grow; "
         "leave out pruning, and prune afterwards with `vergence model prune`",
+    ),
+    Incompatibility(
+        "early stopping",
+        "a protection with a budget",
+        "early_stopping: the round after which a run ends would tell of people's validation "
+        "samples, and no budget of [privacy] pays for that; leave it out, and choose run.rounds "
+        "beforehand",
+    ),
+    Incompatibility(
+        "early stopping",
+        "secure sums",
+        "early_stopping: it reads the score of each client, and secure sums are to hide what "
+        "single clients have; leave it out, and choose run.rounds beforehand",
+    ),
+    Incompatibility(
+        "early stopping",
+        "a stock Flower app",
+        "early_stopping: clients agree to a number of rounds beforehand; leave it out, and choose "
+        "run.rounds",
     ),
     Incompatibility(
         "secure sums",
@@ -515,6 +535,11 @@ class RunSettings(Protocol):
         ...
 
     @property
+    def early_stopping(self) -> EarlyStopping:
+        """When the run ends before its last round."""
+        ...
+
+    @property
     def privacy(self) -> Privacy:
         """The protections."""
         ...
@@ -634,6 +659,8 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     ),
     "all replies lost": lambda s: s.plan.presence.lost == 1,
     "a lossy codec": lambda s: not s.plan.wire.lossless,
+    "early stopping": lambda s: s.plan.early_stopping.patience,
+    "a protection with a budget": lambda s: s.plan.privacy.spends or s.plan.privacy.cut,
     "pruning while training": lambda s: s.plan.pruning.amount,
     "pruning across layers": lambda s: (
         s.plan.pruning.amount and (s.plan.pruning.scope == "global" or s.plan.pruning.structured)

@@ -75,6 +75,15 @@ class Evaluation:
             scores = {**scores, **hook.scores(params)}
         return scores
 
+    def validation(self, params: Params, client: str) -> dict[str, float]:
+        """Score a model on a person's validation samples."""
+        data = self.people.people.get(client)
+        if data is None:
+            return {}
+        with naming(client):
+            on_validation = replace(data, test=data.val)
+            return scored(self.task, partial(self.outputs, params), on_validation)
+
     def constant(self, client: str, data: Splits) -> dict[str, float]:
         """Score a person's best constant prediction by the task's headline metric.
 

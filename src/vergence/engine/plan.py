@@ -13,6 +13,7 @@ from annotated_types import Ge
 from vergence.core.options import NamedOptions, check_ranges
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.compatibility import agree
+from vergence.engine.early_stopping import VALIDATION, EarlyStopping
 from vergence.engine.participation import Participation, round_half_up
 from vergence.engine.silos import Silos
 from vergence.errors import ConfigError
@@ -62,6 +63,7 @@ class Plan(NamedOptions):
         delivery: which replies a round waits for.
         wire: compression of uploaded updates.
         pruning: pruning while a run trains.
+        early_stopping: when a run ends before its last round.
         privacy: protections beyond what the method does.
         poison: people who attack on purpose.
         silos: labs: clients with many people inside.
@@ -83,6 +85,7 @@ class Plan(NamedOptions):
     delivery: Delivery = Delivery()
     wire: Compression = field(default_factory=Compression)
     pruning: Gradual = Gradual(0.0)
+    early_stopping: EarlyStopping = EarlyStopping()
     privacy: Privacy = Privacy()
     poison: Poison | None = None
     silos: Silos = Silos()
@@ -103,6 +106,11 @@ class Plan(NamedOptions):
             raise ConfigError(f"run: points must hold P0 and may add P1, P2; got {self.points}")
         if self.pruning.amount:
             self.pruning.check(self.rounds)
+        if self.early_stopping.patience and not self.evaluate_every:
+            raise ConfigError(
+                "early_stopping looks at people's validation samples when they are evaluated, and "
+                "run.evaluate_every = 0 evaluates at the end only: set it to 1 or more"
+            )
         agree(self)
 
     def asked(self, people: int) -> int:
@@ -143,13 +151,19 @@ class Plan(NamedOptions):
         every = self.evaluate_every
         return done == self.rounds or (bool(every) and done % every == 0)
 
-    def points_at(self, done: int) -> tuple[Point, ...]:
+    @property
+    def final_points(self) -> tuple[str, ...]:
+        """The evaluation points after the last round."""
+        # P1 is measured inside a turn, where the trained model is.
+        return tuple(p for p in self.points if p != "P1")
+
+    def points_at(self, done: int) -> tuple[str, ...]:
         """Return the evaluation points (such as P0) between rounds, when `done` rounds are done.
 
         P1 is never among them, as it is evaluated inside turns.
         """
-        # P1 is measured inside a turn, where the trained model is.
-        return tuple(p for p in self.points if p != "P1") if self.evaluates(done) else ()
+        watched = (VALIDATION,) if self.early_stopping.patience and done < self.rounds else ()
+        return (*self.final_points, *watched) if self.evaluates(done) else ()
 
     def points_in(self, round: int) -> tuple[Point, ...]:
         """Return the evaluation points inside the turns of a round: P1, or none."""

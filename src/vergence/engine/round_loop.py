@@ -23,6 +23,7 @@ from vergence.core.federation import Federation
 from vergence.core.local_training import Precision
 from vergence.core.messages import Message
 from vergence.core.method import Method
+from vergence.core.naming import plural
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServeGroups
 from vergence.core.serialization import digest, pack
@@ -30,6 +31,7 @@ from vergence.core.task import Task
 from vergence.engine import compatibility_check
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import ClientRunner
+from vergence.engine.early_stopping import VALIDATION, EarlyStopping
 from vergence.engine.exchange import ClientExchange, ExchangeTotals
 from vergence.engine.lab_runner import LabRunner
 from vergence.engine.participation import Participation
@@ -42,19 +44,43 @@ from vergence.engine.storage.client_states import ClientStateIndex, ClientStateS
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
-from vergence.errors import StateError
+from vergence.errors import ConfigError, StateError
 from vergence.metrics.intervals import with_number
 from vergence.privacy.hooks import ServerHooks
 from vergence.wire.codecs import Compression
 
 UPLOAD = "upload"
 """Name in turns.csv for the raw data that are sent to a data centre."""
-Tick = Callable[[int, int, Mapping[str, float]], None]
-"""Called after every round with the seed, the rounds done, and the round's mean metrics."""
+Tick = Callable[["RoundSummary"], object]
+"""Called after every round, and once more when the last round's models have been measured. A run
+ends after the round for which it returns True."""
 PoolFactory = Callable[[ClientRunner], tuple[WorkerPool, ClientStateIndex]]
 """Makes the worker pool of a run, and the index of clients' states."""
 Begin = Callable[[], Checkpoint]
 """Copies clients' states into a run's folder, and returns the checkpoint that a run starts from."""
+
+
+@dataclass(frozen=True)
+class RoundSummary:
+    """What a run tells its caller after a round.
+
+    Attributes:
+        seed: seed of the run.
+        round: number of rounds that are done.
+        metrics: means over people, of this round alone; without an evaluation these are the
+            training loss, the number of replies, and what protections count.
+        people: person -> metric -> value, from the last evaluation so far; empty before the first.
+        processes: number of processes of this machine that train; 0 in a deployment, whose clients
+            train.
+        final: whether this is the evaluation after the last round and the method's `finish`.
+    """
+
+    seed: int
+    round: int
+    metrics: Mapping[str, float]
+    people: Mapping[str, Mapping[str, float]]
+    processes: int
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -327,6 +353,7 @@ class RoundLoop:
             setup.folder,
         )
         self.federation, self.trained_on = setup.federation, setup.trained_on
+        self.people: Mapping[str, Mapping[str, float]] = {}
 
     def run(self, records: Sequence[type]) -> RunOutcome:
         """Run the seed to its end, from its checkpoint if there is one.
@@ -334,7 +361,7 @@ class RoundLoop:
         Args:
             records: dataclasses of which states may be made; a checkpoint with others is refused.
         """
-        seed, rounds = self.task.seed, self.plan.rounds
+        seed = self.task.seed
         fresh = self.method.server(self.task)
         progress = self.folder.load(seed, (*records, ClockState, Message), fresh)
         if progress is None:
@@ -348,9 +375,10 @@ class RoundLoop:
             self.exchange.clients.restore(progress.filed)
             if self.exchange.virtual_clock is not None:
                 self.exchange.virtual_clock.restore(progress.engine_state)
-        for at in range(start, rounds):
-            self.exchange.begin(str(at))
-            server = self.one_round(at, server)
+        while start < (rounds := self.folder.last_round(seed, self.plan.rounds)):
+            self.exchange.begin(str(start))
+            server = self.one_round(start, server)
+            start += 1
         began = time.perf_counter()
         self.exchange.begin("finish")
         there = self.exchange.presence.returned(self.trained_on.clients, rounds)
@@ -362,7 +390,9 @@ class RoundLoop:
             means["finish", "replies"] = float(tally.counted)
         self.write_rounds(rounds + 1, means, self.cost(tally, time.perf_counter() - began))
         self.flush(rounds + 1, tally)
-        self.final(server)
+        # A run that was stopped has measured the models of its last round already.
+        known = rounds < self.plan.rounds and self.plan.evaluates(rounds) and server is before
+        self.final(server, rounds, known)
         index, solving = self.exchange.clients, self.folder.solving
         assert solving is not None
         sha = fingerprint(digest(pack(server)), index.sha256(), solving)
@@ -408,7 +438,8 @@ class RoundLoop:
             server = self.converse(self.method.round(server, cohort), server, at, points)
         self.report(at + 1, server, time.perf_counter() - began)
         every = self.plan.checkpoint_every
-        if every and ((at + 1) % every == 0 or at + 1 == self.plan.rounds):
+        last = at + 1 == self.folder.last_round(self.task.seed, self.plan.rounds)
+        if every and ((at + 1) % every == 0 or last):
             self.save(at + 1, server)
         return server
 
@@ -444,12 +475,50 @@ class RoundLoop:
         # After the last round `final` measures, when `finish` has been held.
         if (points := self.plan.points_at(done)) and done < self.plan.rounds:
             people = measured(self.federation, self.plan)
-            means |= averages(self.exchange.evaluate(people, server, done, points))
+            metrics_at = self.exchange.evaluate(people, server, done, points)
+            self.people = metrics_at["P0"]
+            means |= averages(metrics_at)
         means |= averages(tally.measured)
         self.write_rounds(done, means, self.cost(tally, seconds))
         self.flush(done, tally)
-        if self.tick is not None:
-            self.tick(self.task.seed, done, {metric: v for (_, metric), v in means.items()})
+        if self.tell(done, means) is True and done:
+            self.refuse_stop()
+            self.folder.stop(self.task.seed, done, "on_round returned True")
+        elif any(point == VALIDATION for point, _ in means):
+            self.watch(done, means)
+
+    def watch(self, done: int, means: Mapping[tuple[str, str], float]) -> None:
+        """End the run if early stopping's metric has stopped to gain."""
+        rule, lower = self.plan.early_stopping, self.task.lower_is_better
+        names = [name for point, name in means if point == VALIDATION]
+        metric = rule.watched(self.task.headline, names)
+        values = self.folder.values(self.task.seed, VALIDATION, metric)
+        if done and rule.ends(values, metric in lower):
+            evaluations = plural(rule.patience, "evaluation")
+            why = f"{metric} on validation samples has not gained for {evaluations}"
+            self.folder.stop(self.task.seed, done, why)
+
+    def refuse_stop(self) -> None:
+        """Refuse to end a run whose protections fix the number of rounds beforehand.
+
+        Raises:
+            ConfigError: names the protection.
+        """
+        try:
+            replace(self.plan, evaluate_every=1, early_stopping=EarlyStopping(patience=1))
+        except ConfigError as error:
+            raise ConfigError(f"on_round returned True, which ends a run: {error}") from None
+
+    def tell(
+        self, done: int, means: Mapping[tuple[str, str], float], final: bool = False
+    ) -> object:
+        """Tell the caller of a round; return its answer."""
+        if self.tick is None:
+            return None
+        # Metrics at P1 and P2 have the names of those at P0, with which a client predicts.
+        metrics = {name: v for (point, name), v in means.items() if point in ("train", "P0")}
+        processes = self.exchange.pool.count
+        return self.tick(RoundSummary(self.task.seed, done, metrics, self.people, processes, final))
 
     def flush(self, done: int, tally: ExchangeTotals) -> None:
         """Write a round's turns and clock events to their tables, and reset the round's totals."""
@@ -483,11 +552,16 @@ class RoundLoop:
         ]
         self.folder.append("rounds.csv", rows)
 
-    def final(self, server: object) -> None:
-        """Evaluate people at the end; write people.csv and the last rows of rounds.csv."""
-        rounds = self.plan.rounds
+    def final(self, server: object, rounds: int, known: bool) -> None:
+        """Evaluate people at the end; write people.csv and the last rows of rounds.csv.
+
+        Args:
+            server: the server's state.
+            rounds: number of rounds that are done.
+            known: whether rounds.csv has the scores of these models already.
+        """
         metrics_at = self.exchange.evaluate(
-            measured(self.federation, self.plan), server, rounds, self.plan.points_at(rounds)
+            measured(self.federation, self.plan), server, rounds, self.plan.final_points
         )
         rows = [
             (self.task.seed, person, point, metric, repr(float(value)))
@@ -499,7 +573,11 @@ class RoundLoop:
         # The cost of the last round is read back from its rows: a run that was resumed after them
         # does not have it in memory.
         cost = self.folder.cost(self.task.seed, rounds) or self.cost(ExchangeTotals(), 0.0)
-        self.write_rounds(rounds, averages(metrics_at), cost)
+        means = averages(metrics_at)
+        if not known:
+            self.write_rounds(rounds, means, cost)
+        self.people = metrics_at["P0"]
+        self.tell(rounds, means, final=True)
 
     def save(self, done: int, server: object, sha: str | None = None) -> None:
         """Write a checkpoint; with a fingerprint `sha`, the last checkpoint of a finished seed."""

@@ -15,6 +15,7 @@ from vergence.core.method import Method
 from vergence.core.naming import registry_name
 from vergence.core.task import StartingModel
 from vergence.engine.asynchronous_aggregation import Delivery
+from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.privacy.config import Privacy
@@ -27,6 +28,7 @@ TABLES = {
     "delivery": Delivery(),
     "wire": Compression(),
     "pruning": Gradual(0.0),
+    "early_stopping": EarlyStopping(),
 }
 """Fields of a plan that have their own tables in an experiment file, with their defaults."""
 OWN_TABLES = (*TABLES, "privacy", "poison", "silos")

@@ -31,10 +31,10 @@ from vergence.console import note
 from vergence.core.federation import Federation
 from vergence.core.files import open_in_place, refuse_links, saving
 from vergence.core.method import Method
-from vergence.core.naming import registry_name
+from vergence.core.naming import plural, registry_name
 from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
-from vergence.engine.round_loop import PoolFactory, measured, run_rounds
+from vergence.engine.round_loop import PoolFactory, RoundSummary, measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment import (
@@ -76,8 +76,11 @@ class RoundReport(NamedTuple):
         label: the method's label, its name in tables.
         seed: the seed.
         round: number of rounds that are finished.
-        rounds: number of rounds of the run.
-        metrics: metrics by name, as means over people.
+        rounds: number of rounds of the run, as it was planned.
+        metrics: metrics by name, as means over people: the training loss and the number of replies
+            of this round, and, if people were evaluated after it, their metrics.
+        people: person -> metric -> value, from the last evaluation so far; empty before the first.
+        processes: number of processes of this machine that train; 0 in a deployment.
     """
 
     label: str
@@ -85,6 +88,8 @@ class RoundReport(NamedTuple):
     round: int
     rounds: int
     metrics: Mapping[str, float]
+    people: Mapping[str, Mapping[str, float]]
+    processes: int
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ class RoundCallback:
     Each advice is a function of the run's folder that returns a text.
 
     Attributes:
-        on_round: called after every round.
+        on_round: called after every round, and before the first; after the last round when the
+            final models have been measured. The run ends after a round for which it returns True.
         bar: whether a progress bar is drawn.
         advice_interrupted: how to continue an interrupted run.
         advice_exists: what to do if the folder already holds a run.
@@ -104,6 +110,8 @@ class RoundCallback:
         warn: called with a message if an optional file could not be written; the run continues.
         finished: called with the label (name in tables) and folder of each method after its results
             are written.
+        before_saving: called after every round, before its checkpoint is written. If it raises an
+            error, a resumed run repeats the round.
     """
 
     on_round: Callable[[RoundReport], object] | None = None
@@ -118,6 +126,7 @@ class RoundCallback:
     folder_stays: bool = True
     warn: Callable[[str], None] = warn
     finished: Callable[[str, Path], object] = lambda *_: None
+    before_saving: Callable[[RoundReport], object] | None = None
 
 
 def start(
@@ -476,13 +485,26 @@ def _run_method(
         results.write_json(path / "provenance.json", {**facts, **starting, **origin.provenance})
     headline = experiment.task(0).headline
 
-    def tick(seed: int, done: int, metrics: Mapping[str, float]) -> None:
-        bar[0].update(bar[1], completed=plan.seeds.index(seed) * plan.rounds + done)
+    last_metrics: Mapping[str, float] = {}
+
+    def tick(end: RoundSummary) -> object:
+        nonlocal last_metrics
+        bar[0].update(bar[1], completed=plan.seeds.index(end.seed) * plan.rounds + end.round)
+        metrics = {**last_metrics, **end.metrics} if end.final else end.metrics
+        last_metrics = metrics
         if headline in metrics:
-            bar[0].update(bar[1], score=f"{headline} {metrics[headline]:.3f}")
+            cores = f" on {plural(end.processes, 'core')}" if end.processes else ""
+            bar[0].update(bar[1], score=f"{headline} {metrics[headline]:.3f}{cores}")
         board.follow()
-        if follower.on_round is not None:
-            follower.on_round(RoundReport(label, seed, done, plan.rounds, metrics))
+        report = RoundReport(
+            label, end.seed, end.round, plan.rounds, metrics, end.people, end.processes
+        )
+        if follower.before_saving is not None and not end.final:
+            follower.before_saving(report)
+        # The last round is reported once: with the scores of the final models.
+        if follower.on_round is None or end.final != (end.round == plan.rounds):
+            return None
+        return follower.on_round(report)
 
     for seed in plan.seeds:
         with Board(path, seed, follower.warn) as board:

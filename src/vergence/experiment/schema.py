@@ -27,6 +27,7 @@ from vergence.data.io.finite_values import check_finite
 from vergence.data.noise import Noise
 from vergence.engine import compatibility_check
 from vergence.engine.asynchronous_aggregation import Delivery
+from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.silos import Silos
@@ -79,6 +80,7 @@ KEYS = (
     "delivery",
     "wire",
     "pruning",
+    "early_stopping",
     "privacy",
     "poison",
     "silos",
@@ -445,6 +447,9 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
         delivery=delivery,
         wire=record_from_table(Compression, table.get("wire", {}), "wire"),
         pruning=pruning,
+        early_stopping=record_from_table(
+            EarlyStopping, table.get("early_stopping", {}), "early_stopping"
+        ),
         privacy=build_privacy(table.get("privacy", {})),
         poison=poison if isinstance(poison, Poison) else None,
         silos=record_from_table(Silos, {"labs": table.get("silos", {})}, "silos"),

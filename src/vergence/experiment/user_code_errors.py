@@ -37,10 +37,10 @@ class Listener:
         self.on_round = on_round
         self.fault: BaseException | None = None
 
-    def __call__(self, report: Any) -> None:
-        """Call the callback with the report of a round."""
+    def __call__(self, report: Any) -> object:
+        """Call the callback with the report of a round, and return its answer."""
         try:
-            self.on_round(report)
+            return self.on_round(report)
         except BaseException as fault:
             self.fault = fault
             raise

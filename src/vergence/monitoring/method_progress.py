@@ -7,7 +7,7 @@ Used by `monitoring.mlflow_export`, `monitoring.page`, `monitoring.status` and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -156,7 +156,7 @@ def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) 
     traffic, people, troubles = _read_turns(tables[1])
     state = "finished" if finished else "running" if writing else "interrupted"
     # A finished run has done all rounds, also those that it did not measure.
-    at = dict.fromkeys(seeds, rounds) if finished else _reached(took)
+    at = _ends(path, seeds, rounds) if finished else _reached(took)
     seed = next(s for s in reversed(seeds) if s in at)
     here = at[seed]
     for person in people.values():
@@ -193,6 +193,12 @@ def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) 
 def _poison(table: Mapping[str, Any]) -> str:
     poison = table.get("poison", {})
     return poison.get("attack", "sign_flip") if poison.get("share") else ""
+
+
+def _ends(path: Path, seeds: Sequence[int], rounds: int) -> dict[int, int]:
+    """Return the number of rounds of each seed of a finished run: the planned one, or fewer."""
+    stopped = read_json(path / "results.json").get("stopped", {})
+    return {seed: stopped.get(str(seed), {}).get("round", rounds) for seed in seeds}
 
 
 def _reached(took: Mapping[tuple[int, int], float]) -> dict[int, int]:

@@ -140,6 +140,8 @@ def write_results(
         privacy: the privacy budgets that protections spent.
     """
     scores = score_blocks(folder.path, task.headline, task.lower_is_better)
+    ends = folder.manifest.get("stopped", {})
+    stopped = {seed: {"round": at, "reason": reason} for seed, (at, reason) in ends.items()}
     write_json(
         folder.path / "results.json",
         {
@@ -165,6 +167,7 @@ def write_results(
             "fingerprint": {
                 str(seed): folder.manifest["done"][str(seed)]["fingerprint"] for seed in plan.seeds
             },
+            **({"stopped": stopped} if stopped else {}),
             **({"privacy": privacy} if privacy else {}),
         },
     )

@@ -20,6 +20,7 @@ from vergence.core.federation import Dataset
 from vergence.core.local_training import LocalTraining
 from vergence.core.task import Model, Task
 from vergence.engine.asynchronous_aggregation import Delivery
+from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError, StateError, nearest
@@ -285,6 +286,7 @@ TRAITS: tuple[tuple[str, Callable[[Run], Any]], ...] = (
     ("privacy", lambda run: _config(run).get("privacy", {})),
     ("poison", lambda run: _config(run).get("poison", {})),
     ("pruning", lambda run: _filled(_config(run).get("pruning", {"amount": 0.0}), Gradual)),
+    ("early_stopping", lambda run: _filled(_config(run).get("early_stopping", {}), EarlyStopping)),
     ("local", lambda run: {k: v for k, v in _local(run).items() if k in BUDGET}),
     ("tuning", _tuning),
     ("local tuning", lambda run: {k: v for k, v in _local(run).items() if k not in BUDGET}),
@@ -309,6 +311,7 @@ REMEDIES: Mapping[str, str] = {
     "delivery": "run both with the same delivery",
     "wire": "send the updates of both with the same wire",
     "pruning": "prune both alike, or neither",
+    "early_stopping": "end both by the same rule, or neither",
     "privacy": "give both the same privacy",
     "poison": "poison both alike, or neither",
     "local": "give both the same local",

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from vergence.core.files import saving
 from vergence.core.naming import plural
+from vergence.engine.round_loop import RoundSummary
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment import provenance as stamp
 from vergence.experiment.run import locked, progress_bar, refuse_several_splits
@@ -160,11 +161,9 @@ def run_trials(study: TrialStudy) -> None:
                 bar.update(line, completed=(begun + 1) * plan.rounds)
 
 
-def advance(
-    bar: Progress, line: TaskID, before: int, _seed: int, done: int, _metrics: Mapping[str, float]
-) -> None:
+def advance(bar: Progress, line: TaskID, before: int, end: RoundSummary) -> None:
     """Move a method's bar on by the rounds done of one trial."""
-    bar.update(line, completed=before + done)
+    bar.update(line, completed=before + end.round)
 
 
 def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:

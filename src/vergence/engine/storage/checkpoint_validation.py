@@ -61,6 +61,11 @@ def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) ->
     for key, values in numbers.items():
         if not all(0 <= number < MOST for number in values):
             return key
+    stopped = manifest.get("stopped", {})
+    if not fits(stopped, Mapping[str, tuple[int, str]]) or not all(
+        0 <= at < MOST and reason.isprintable() for at, reason in stopped.values()
+    ):
+        return "stopped"
     # A name is joined to the run's folder, and the file is cut: no other name may be there.
     if not set(tables) <= lengths.keys() <= {*tables, *others}:
         return "tables"

@@ -129,6 +129,23 @@ class RunDirectory:
             rows = [row for row in csv.reader(file) if row[:2] == [str(seed), str(round)]]
         return rows[-1][5:] if rows else None
 
+    def values(self, seed: int, point: str, metric: str) -> list[float]:
+        """Return the means of a metric at an evaluation point in rounds.csv, oldest first."""
+        with (self.path / "rounds.csv").open(newline="", encoding="utf-8") as file:
+            rows = [
+                row for row in csv.reader(file) if (row[0], *row[2:4]) == (str(seed), point, metric)
+            ]
+        return [float(row[4]) for row in rows]
+
+    def last_round(self, seed: int, planned: int) -> int:
+        """Return the round after which a seed ends: the planned one, or an earlier one."""
+        return min(planned, self.manifest.get("stopped", {}).get(str(seed), [planned])[0])
+
+    def stop(self, seed: int, round: int, reason: str) -> None:
+        """End a seed after a round; the next checkpoint records it."""
+        stopped = self.manifest.get("stopped", {})
+        self.manifest["stopped"] = {**stopped, str(seed): [round, reason]}
+
     @property
     def solving(self) -> SolverChoice | None:
         """How this run's clients are trained; None: that has not been chosen yet."""

@@ -51,7 +51,12 @@ class WorkerPool(Protocol):
     """Carries out batches of clients' tasks.
 
     A group's result must be read before the next one is requested, as its memory is reused.
+
+    Attributes:
+        count: number of processes that train; 0 where the clients of a deployment do.
     """
+
+    count: int
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Carry out a batch; yield each group's number and result, in any order."""
@@ -64,6 +69,8 @@ class WorkerPool(Protocol):
 
 class InProcess:
     """Carries out groups of clients' tasks in this process, one after another."""
+
+    count = 1
 
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
@@ -116,7 +123,7 @@ class Forked:
     """
 
     def __init__(self, runner: ClientRunner, count: int) -> None:
-        context = fork_context()
+        context, self.count = fork_context(), count
         self.tickets = TaskTickets(context)
         # Every report of a worker wakes this process, which has no core of its own: where sums are
         # small, several groups are reported at once, and as many sums may wait.

@@ -1,0 +1,74 @@
+"""Early stopping: a run ends when a validation metric has stopped to gain.
+
+Used by `engine.client_executor`, `engine.plan`, `engine.round_loop`,
+`experiment.record_tables` and `experiment.schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+from vergence.core.options import NamedOptions
+from vergence.errors import ConfigError
+
+VALIDATION = "V0"
+"""The evaluation point at which early stopping looks: clients' models on validation samples."""
+
+
+@dataclass(frozen=True)
+class EarlyStopping(NamedOptions):
+    """Rule by which a run ends before its planned number of rounds.
+
+    At every evaluation of the run (`run.evaluate_every`) each client's model is also scored on the
+    client's validation samples. The run ends when the mean over people has not gained for
+    `patience` evaluations in a row. The models of the last round stay, not those of the best one.
+
+    Attributes:
+        patience: number of evaluations in a row without a gain after which the run ends; 0: never.
+        metric: name of the metric; "": the task's headline metric.
+        min_gain: smallest gain over the best value so far that counts, in units of the metric.
+
+    Source: Goodfellow, Bengio, Courville, "Deep Learning", 2016, algorithm 7.1.
+    Differs: that algorithm returns the parameters of the best evaluation.
+    """
+
+    patience: Annotated[int, Ge(0)] = 0
+    metric: str = ""
+    min_gain: Annotated[float, Ge(0)] = 0.0
+
+    def ends(self, values: Sequence[float], lower_is_better: bool) -> bool:
+        """Return whether a run ends after these values of the metric, oldest first.
+
+        A value that is no number is no gain.
+        """
+        if not self.patience:
+            return False
+        best, since = float("-inf"), 0
+        for value in values:
+            signed = -value if lower_is_better else value
+            since += 1
+            if signed > best + self.min_gain:
+                best, since = signed, 0
+        return since >= self.patience
+
+    def watched(self, headline: str, metrics: Collection[str]) -> str:
+        """Return the name of the metric that is watched.
+
+        Args:
+            headline: the task's headline metric.
+            metrics: names of the metrics that were measured.
+
+        Raises:
+            ConfigError: `metric` is none of them.
+        """
+        name = self.metric or headline
+        if name not in metrics:
+            raise ConfigError(
+                f"early_stopping: metric = {name!r} is not measured; this task measures "
+                f"{', '.join(sorted(metrics))}"
+            )
+        return name
