@@ -15,6 +15,8 @@ from vergence.core.federation import NumberedIds
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import equal_states
 from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
+from vergence.engine.protections.robust_aggregation import replies
 from vergence.errors import ConfigError, DataError
 from vergence.methods.centralised import Centralised
 from vergence.methods.fedavg import FedAvg
@@ -403,3 +405,13 @@ def test_who_is_back_is_there_at_the_end_alone():
     assert presence.returned(clients, 3) == ["a", "b", "d"]
     with pytest.raises(ConfigError, match="'a' never left"):
         Participation(gone={"b": 0}, back=("a",))
+
+
+@pytest.mark.parametrize(("cohort", "size"), [(0.04, 1), (0.25, 3), (0.5, 5), (4, 4), (20, 20)])
+def test_everyone_who_asks_for_the_size_of_a_cohort_gets_the_same(cohort, size):
+    """A share of 10 people is rounded half up, and is at least one person."""
+    plan = Plan(presence=Participation(cohort=cohort))
+    assert plan.presence.size(10) == size
+    people = [f"p{n}" for n in range(10)]
+    asked = plan.presence.ask(people, 0, RandomStream("run", 0))
+    assert len(asked) == plan.asked(10) == replies(plan, 10) == min(size, 10)

@@ -71,6 +71,16 @@ def test_v1_is_fedavg_with_every_cut(name, tmp_path):
         assert torch.equal(whole(found.server), whole(expected.server)), cut
 
 
+def test_many_clients_have_the_same_bits_on_two_workers(tmp_path):
+    """Above 64 clients a group has several, and each still trains with a copy of its own."""
+    people = EyeSynthetic(people=66, samples=40, size="9x15").load()
+    method = SplitFed(local=LocalTraining(steps=2, batch=8, clip=0.0))
+    one, two = (
+        run(tmp_path / str(n), method, people, rounds=1, workers=n).fingerprint for n in (1, 2)
+    )
+    assert one == two
+
+
 def test_u_shape_is_fedavg_with_every_pair_of_cuts(tmp_path):
     expected = run(tmp_path / "whole", FedAvg(local=LOCAL, weights="equal"))
     stages = stages_of(SMALL.network)[:-1]  # the last one takes the pose, which stays

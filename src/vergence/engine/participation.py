@@ -141,6 +141,15 @@ class Participation(NamedOptions):
         there = self.staying(clients, rounds)
         return [c for c in clients if c in there or c in self.back] if self.back else there
 
+    def size(self, present: int) -> int:
+        """Return the size of a cohort where so many clients are present.
+
+        A share gives at least one client; a number may be larger than `present`.
+        """
+        if isinstance(self.cohort, int):
+            return self.cohort
+        return max(round_half_up(self.cohort * present), 1)
+
     def ask(self, clients: Sequence[str], round: int, stream: RandomStream) -> list[str]:
         """Draw the cohort of a round from the clients that are present.
 
@@ -155,10 +164,7 @@ class Participation(NamedOptions):
                 if tried is not None:
                     return tried
             present = [c for c in clients if self.here(c, round, stream)]
-        if isinstance(self.cohort, int):
-            size = min(self.cohort, len(present))
-        else:
-            size = min(max(round_half_up(self.cohort * len(present)), 1), len(present))
+        size = min(self.size(len(present)), len(present))
         if size == len(present):
             return list(present)
         generator = stream.child("cohort", round).numpy()

@@ -14,7 +14,7 @@ from vergence.core.options import NamedOptions, check_ranges
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.compatibility import agree
 from vergence.engine.early_stopping import VALIDATION, EarlyStopping
-from vergence.engine.participation import Participation, round_half_up
+from vergence.engine.participation import Participation
 from vergence.engine.silos import Silos
 from vergence.errors import ConfigError
 from vergence.privacy.config import Privacy, SecureAggregationConfig
@@ -115,9 +115,7 @@ class Plan(NamedOptions):
 
     def asked(self, people: int) -> int:
         """Return the largest number of replies that one request of a round waits for."""
-        cohort = self.presence.cohort
-        most = cohort if isinstance(cohort, int) else round_half_up(cohort * people)
-        most = min(most, people)
+        most = min(self.presence.size(people), people)
         return min(most, self.delivery.replies) if self.delivery.name == "quorum" else most
 
     def secrecy(self, people: int) -> SecureAggregationConfig | None:

@@ -23,7 +23,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.engine.asynchronous_aggregation import OLDEST, Delivery
-from vergence.engine.participation import Participation, round_half_up
+from vergence.engine.participation import Participation
 from vergence.errors import DataError
 from vergence.wire.size import bytes_of_arrays
 
@@ -197,9 +197,7 @@ class VirtualClock:
         """Send messages to idle clients; if not all may train at once, to a random choice."""
         flying = {client for _, client, _ in self.pending}
         idle = [client for client in here if client not in flying]
-        cohort = self.presence.cohort
-        most = cohort if isinstance(cohort, int) else max(round_half_up(cohort * len(here)), 1)
-        room = max(most - len(flying), 0)
+        room = max(self.presence.size(len(here)) - len(flying), 0)
         if room < len(idle):
             generator = self.stream.child("next", self.turns.total()).numpy()
             places: list[int] = generator.choice(len(idle), room, replace=False).tolist()

@@ -58,7 +58,7 @@ class NoiseKey:
 
     def __repr__(self) -> str:
         # A key in a log or a traceback would let a reader subtract the noise.
-        return "Secret(...)"
+        return "NoiseKey(...)"
 
 
 class NoiseStream:

@@ -156,3 +156,10 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch, by, module):
 def test_what_cannot_be_counted_is_refused(wrong, said):
     with pytest.raises(ConfigError, match=said):
         wrong()
+
+
+def test_a_budget_that_other_steps_have_spent_is_refused():
+    """No noise is enough then; the search for it would never end."""
+    spent = (accounting.Charge(1.0, 1.0, 10),)
+    with pytest.raises(ConfigError, match=r"other steps spend epsilon \d+.* already, and 2 may"):
+        noise_for(2, DELTA, 1.0, 10, other_charges=spent)

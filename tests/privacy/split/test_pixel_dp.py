@@ -157,7 +157,7 @@ def test_noise_belongs_to_its_secret_and_is_never_drawn_twice():
     others = [draws, SECRET.child(4, "p01").draws(), NoiseKey.new().child(3, "p01").draws()]
     for other in others:
         assert abs(np.corrcoef(first, other.gaussian(100))[0, 1]) < 0.4
-    assert repr(SECRET) == "Secret(...)"
+    assert repr(SECRET) == "NoiseKey(...)"
 
 
 def test_training_seeds_do_not_reach_the_noise():

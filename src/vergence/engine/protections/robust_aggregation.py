@@ -12,7 +12,7 @@ from vergence.core.aggregation import Sum, add_up
 from vergence.core.messages import SealedReply
 from vergence.core.method import Exposure
 from vergence.core.randomness import RandomStream
-from vergence.engine.participation import Participation, round_half_up, suggest
+from vergence.engine.participation import Participation, suggest
 from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BuiltInProtection
 from vergence.engine.secure_sums import SecureSum, sums_for, too_few
@@ -204,10 +204,9 @@ def _check_root(rule: RobustRule, poison: Poison | None, clients: Sequence[str])
 
 def replies(plan: Plan, people: int) -> int:
     """Return the number of replies in a round if no reply is lost and everybody is present."""
-    cohort, delivery = plan.presence.cohort, plan.delivery
-    asked = cohort if isinstance(cohort, int) else max(round_half_up(cohort * people), 1)
+    delivery = plan.delivery
     waited = delivery.replies if delivery.name == "quorum" else people
-    return min(asked, waited, people)
+    return min(plan.presence.size(people), waited, people)
 
 
 class RobustProtection(BuiltInProtection):

@@ -11,6 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from multiprocessing.connection import Connection
 
 import torch
@@ -86,16 +87,11 @@ class WorkerProcess:
         tasks = [
             ClientTask(c, messages[place], file, spare) for c, place, file, spare in note["tasks"]
         ]
-        return TaskBatch(
-            note["kind"],
-            tasks,
-            note["groups"],
-            note["reveal"],
-            note["stamp"],
-            note["progress"],
-            tuple(note["points"]),
-            templates={t: self.sent.read(n, self.layouts) for t, n in note["templates"].items()},
-        )
+        templates = {t: self.sent.read(n, self.layouts) for t, n in note["templates"].items()}
+        # By name: a field that is left out here would have its default in workers alone.
+        plain = {f.name: note[f.name] for f in fields(TaskBatch)}
+        points = tuple(note["points"])
+        return TaskBatch(**{**plain, "tasks": tasks, "points": points, "templates": templates})
 
     def _carry_out(self, batch: TaskBatch, first: int, many: int) -> None:
         """Carry out groups until none is left; report them to the parent, `many` at a time.

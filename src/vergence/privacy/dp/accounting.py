@@ -161,6 +161,12 @@ def noise_for(
     """
     if not target > 0:
         raise ConfigError(f"dp: epsilon must be > 0; got {target:g}")
+    # More noise cannot lower what other charges cost: without this the search would never end.
+    if other_charges and (spent := epsilon([*other_charges], delta, by)) >= target:
+        raise ConfigError(
+            f"dp: other steps spend epsilon {spent:.3g} already, and {target:g} may be spent: "
+            "allow more, or give those steps more noise"
+        )
 
     @functools.cache
     def over(power: float) -> float:
