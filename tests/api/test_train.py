@@ -361,7 +361,7 @@ def deeper():
 
 
 CHANGED = {
-    "rounds": ({"rounds": 5}, "run.rounds: 4, now 5"),
+    "rounds": ({"rounds": 3}, "run.rounds: 4, now 3"),
     "network": ({"task": vg.task_from(deeper, loss=mse_loss)}, "model.factory: '"),
     "loss": ({"task": vg.task_from(network, loss=nn.functional.l1_loss)}, "task.loss: '"),
     "local": ({"local": vg.LocalTraining(lr=0.01)}, "local.lr: the default, now 0.01"),

@@ -31,6 +31,7 @@ from vergence.engine.exchange import ClientExchange
 from vergence.engine.records import ClientState, ClientTask, TaskBatch
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
+from vergence.engine.storage.more_rounds import prepare
 from vergence.engine.storage.run_directory import TABLES, RunDirectory
 from vergence.engine.workers.pools import InProcess
 from vergence.experiment.registry import find, names
@@ -235,6 +236,22 @@ def test_resuming_at_round_2_equals_running_through(method, tmp_path, monkeypatc
         assert equal_states(state, resumed.clients[client])  # masks, k, r_th and sums included
     for table in TABLES:
         ours, theirs = (untimed(p / table) for p in (folder, whole.path))
+        assert ours == theirs
+
+
+def test_more_rounds_equal_a_run_that_was_planned_with_them(method, tmp_path):
+    """From the state before `finish`, which some methods hold once, at the very end."""
+    whole, outcome = honest(method)
+    folder, _ = run(method, tmp_path, rounds=2)
+    prepare(tmp_path, folder.stamp | {"config": "more"}, keeps_p1=False)
+    folder = RunDirectory(tmp_path, folder.stamp | {"config": "more"})
+    folder.open()
+    plan = Plan(rounds=3, evaluate_every=0, workers=1)
+    people = People(people=4).load()
+    raised = run_rounds(method, task_of(method), federation=people, plan=plan, folder=folder)
+    assert raised.fingerprint == outcome.fingerprint
+    for table in TABLES:
+        ours, theirs = (untimed(p / table) for p in (tmp_path, whole.path))
         assert ours == theirs
 
 

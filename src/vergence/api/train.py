@@ -23,6 +23,7 @@ from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
+from vergence.experiment.more_rounds import raise_rounds
 from vergence.experiment.run import (
     RoundCallback,
     RoundReport,
@@ -255,6 +256,7 @@ def run_into(
                     experiment = split_runs.with_method_list(experiment, folder)
                     loaded = split_runs.run(experiment, folder, follower, resumed=resumed)
             elif resumed:
+                raise_rounds(experiment, folder)
                 loaded = resume(experiment, folder, follower, asked=asked)
             else:
                 loaded = start(experiment, folder, follower)

@@ -53,8 +53,14 @@ def run(
 
 
 @ask_for_exact_code
-def resume(folder: Path) -> None:
-    """Go on with an interrupted run, to the same bits as if it had never stopped."""
+def resume(folder: Path, *, rounds: int | None = None) -> None:
+    """Go on with an interrupted run, to the same bits as if it had never stopped.
+
+    Args:
+        folder: the folder of the run.
+        rounds: more rounds for a finished run; it goes on with the bits of a run that was planned
+            with so many.
+    """
     from vergence.api.train import load_experiment, run_into
     from vergence.errors import StateError
 
@@ -65,7 +71,9 @@ def resume(folder: Path) -> None:
         return
     if not (folder / "config.toml").is_file():
         raise StateError(f"{folder} holds no run (no config.toml): start one with `vergence run`")
-    run_into(folder, load_experiment(folder / "config.toml"), resumed=True)
+    more = [] if rounds is None else [f"run.rounds={rounds}"]
+    experiment = load_experiment(folder / "config.toml", more)
+    run_into(folder, experiment, resumed=True, asked=bool(more))
     _show_results(folder)
 
 

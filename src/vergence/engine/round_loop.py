@@ -375,6 +375,8 @@ class RoundLoop:
             self.exchange.clients.restore(progress.filed)
             if self.exchange.virtual_clock is not None:
                 self.exchange.virtual_clock.restore(progress.engine_state)
+            if progress.unmeasured:
+                self.measure_late(start, server)
         while start < (rounds := self.folder.last_round(seed, self.plan.rounds)):
             self.exchange.begin(str(start))
             server = self.one_round(start, server)
@@ -486,6 +488,17 @@ class RoundLoop:
             self.folder.stop(self.task.seed, done, "on_round returned True")
         elif any(point == VALIDATION for point, _ in means):
             self.watch(done, means)
+
+    def measure_late(self, done: int, server: object) -> None:
+        """Evaluate after a round, if it is due, in a run for which this was the last one before."""
+        if points := self.plan.points_at(done):
+            people = measured(self.federation, self.plan)
+            metrics_at = self.exchange.evaluate(people, server, done, points)
+            self.people = metrics_at["P0"]
+            means = averages(metrics_at)
+            self.write_rounds(done, means, self.folder.cost(self.task.seed, done) or ())
+            if VALIDATION in metrics_at:
+                self.watch(done, means)
 
     def watch(self, done: int, means: Mapping[tuple[str, str], float]) -> None:
         """End the run if early stopping's metric has stopped to gain."""

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from vergence.core.method import Method
 from vergence.core.naming import plural, registry_name
 from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
+from vergence.engine.plan import Plan
 from vergence.engine.round_loop import PoolFactory, RoundSummary, measured, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
 from vergence.errors import ConfigError, PartialRun, StateError
@@ -284,14 +285,19 @@ def resume(
         if asked or not finished:
             stamp.check_settings(out, experiment.table)
             loaded = validate(experiment)
-            _check_stamp(experiment, loaded, out)
+            check_run_stamp(experiment, loaded, out)
         if loaded is not None and not finished:
             _run_here(experiment, loaded, out, follower)
     refuse_unlearned(folders, experiment.plan, follower.advice_nothing_learned)
     return loaded
 
 
-def _check_stamp(experiment: Experiment, loaded: Loaded, out: Path) -> None:
+def check_run_stamp(experiment: Experiment, loaded: Loaded, out: Path) -> None:
+    """Refuse a folder whose run was begun with another config, code or data.
+
+    Raises:
+        StateError: names what differs.
+    """
     if experiment.several:
         stamp.check(out, run_stamp(experiment, experiment.table, loaded))
     # The run directory of a single method has its stamp in its checkpoint.
@@ -453,6 +459,49 @@ def progress_bar(shown: bool = True) -> Progress:
     )
 
 
+@dataclass
+class RoundReporter:
+    """Reports the rounds of one method to the progress bar, TensorBoard and the caller.
+
+    Attributes:
+        label: the method's label, its name in tables.
+        plan: settings of the run.
+        headline: the task's headline metric.
+        bar: the progress bar, and the method's line in it.
+        follower: callbacks of the caller.
+        board: TensorBoard files of the seed that runs.
+        last: metrics of the last reported round.
+    """
+
+    label: str
+    plan: Plan
+    headline: str
+    bar: tuple[Progress, Any]
+    follower: RoundCallback
+    board: Board | None = None
+    last: Mapping[str, float] = field(default_factory=dict)
+
+    def report(self, end: RoundSummary) -> object:
+        """Report a round; return the answer of the caller's `on_round`."""
+        plan, follower, (bar, line) = self.plan, self.follower, self.bar
+        bar.update(line, completed=plan.seeds.index(end.seed) * plan.rounds + end.round)
+        self.last = metrics = {**self.last, **end.metrics} if end.final else end.metrics
+        if self.headline in metrics:
+            cores = f" on {plural(end.processes, 'core')}" if end.processes else ""
+            bar.update(line, score=f"{self.headline} {metrics[self.headline]:.3f}{cores}")
+        if self.board is not None:
+            self.board.follow()
+        report = RoundReport(
+            self.label, end.seed, end.round, plan.rounds, metrics, end.people, end.processes
+        )
+        if follower.before_saving is not None and not end.final:
+            follower.before_saving(report)
+        # The last round is reported once: with the scores of the final models.
+        if follower.on_round is None or end.final != (end.round == plan.rounds):
+            return None
+        return follower.on_round(report)
+
+
 def _run_method(
     experiment: Experiment,
     loaded: Loaded,
@@ -483,31 +532,9 @@ def _run_method(
         starting = starting_model.provenance_entry(experiment.model.start)
         facts = results.provenance(loaded.raw, loaded.sha, made["code"], experiment.files(table))
         results.write_json(path / "provenance.json", {**facts, **starting, **origin.provenance})
-    headline = experiment.task(0).headline
-
-    last_metrics: Mapping[str, float] = {}
-
-    def tick(end: RoundSummary) -> object:
-        nonlocal last_metrics
-        bar[0].update(bar[1], completed=plan.seeds.index(end.seed) * plan.rounds + end.round)
-        metrics = {**last_metrics, **end.metrics} if end.final else end.metrics
-        last_metrics = metrics
-        if headline in metrics:
-            cores = f" on {plural(end.processes, 'core')}" if end.processes else ""
-            bar[0].update(bar[1], score=f"{headline} {metrics[headline]:.3f}{cores}")
-        board.follow()
-        report = RoundReport(
-            label, end.seed, end.round, plan.rounds, metrics, end.people, end.processes
-        )
-        if follower.before_saving is not None and not end.final:
-            follower.before_saving(report)
-        # The last round is reported once: with the scores of the final models.
-        if follower.on_round is None or end.final != (end.round == plan.rounds):
-            return None
-        return follower.on_round(report)
-
+    rounds = RoundReporter(label, plan, experiment.task(0).headline, bar, follower)
     for seed in plan.seeds:
-        with Board(path, seed, follower.warn) as board:
+        with Board(path, seed, follower.warn) as rounds.board:
             if str(seed) not in folder.manifest["done"]:
                 with profiling.phase("exchange"):
                     run_rounds(
@@ -516,7 +543,7 @@ def _run_method(
                         federation=loaded.ready,
                         plan=plan,
                         folder=folder,
-                        tick=tick,
+                        tick=rounds.report,
                         pool_factory=pool(label, seed) if pool else None,
                         begin=origin.begin and partial(origin.begin, label, seed, folder.state),
                     )

@@ -23,6 +23,7 @@ from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import Packed, digest
 from vergence.engine.round_loop import fingerprint
+from vergence.engine.storage.more_rounds import files_of_last
 from vergence.engine.storage.run_directory import filed_in, read_manifest, sealed_manifest
 from vergence.engine.storage.run_tables import measured
 from vergence.engine.storage.state_journal import StateJournal
@@ -192,6 +193,10 @@ def _erase_states(run: Run, person: str) -> None:
     manifest, gone = read_manifest(folder), [*_states(folder, person), *_books(folder, person)]
     for seed in run.seeds:
         saved, done = read_run(folder, seed), manifest["done"][str(seed)]
+        # The states before `finish` are the person's as well. Without them the run has no more
+        # rounds: a run that nobody was erased from would give other models.
+        gone += [state / name for name in files_of_last(folder, done)]
+        done.pop("last", None)
         server, files = stripped(saved.server, person), dict(done["files"])
         filed = {c: entry for c, entry in saved.clients.filed.items() if c != person}
         if len(filed) < len(saved.clients):

@@ -25,6 +25,7 @@ SHA = re.compile("[0-9a-f]{64}")
 STATE = re.compile(r"seed-?\d{1,20}\.[0-9A-Za-z_.]{1,80}\.safetensors")
 JOURNAL = re.compile(r"seed-?\d{1,20}\.clients\.\d{1,9}\.csv")
 SEED = re.compile(r"-?\d{1,20}")
+ROWS = re.compile(r"seed-?\d{1,20}\.rows\.[a-z]+\.csv")
 MEND = "restore it from a copy, or start a new run elsewhere"
 # No run has so many rounds, and no table so many bytes. A larger number in a manifest is forged,
 # and would make the program count or allocate without an end.
@@ -39,6 +40,15 @@ SHAPE: Mapping[str, object] = {
     "solving": tuple[Literal["sequential", "stacked"], int, Precision, Literal["cpu", "cuda"], str]
     | None,
 }
+
+
+GOES_ON: Mapping[str, object] = {
+    "tables": Mapping[str, int],
+    "digests": Mapping[str, str],
+    "rows": Mapping[str, tuple[str, str]],
+    "unmeasured": bool,
+}
+"""Optional entries of a seed that is finished and may go on, with their types."""
 
 
 def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) -> str:
@@ -83,7 +93,27 @@ def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) ->
             and _files(done.get("files"))
         ):
             return "done"
+        if "last" in done and not _goes_on(done["last"]):
+            return "done"
+    later = manifest.get("later", {})
+    if not fits(later, Mapping[str, Mapping[str, object]]) or not all(
+        map(_goes_on, later.values())
+    ):
+        return "later"
     return "" if _files(manifest["files"]) else "files"
+
+
+def _goes_on(entry: object) -> bool:
+    """Return whether a value can be a round and files from which a finished seed goes on."""
+    return (
+        isinstance(entry, Mapping)
+        and fits(entry.get("round"), int)
+        and 0 <= entry["round"] < MOST
+        and _files(entry.get("files"))
+        and all(fits(entry[key], hint) for key, hint in GOES_ON.items() if key in entry)
+        and all(0 <= length < MOST for length in entry.get("tables", {}).values())
+        and all(ROWS.fullmatch(f) and SHA.fullmatch(s) for f, s in entry.get("rows", {}).values())
+    )
 
 
 def _files(files: object) -> bool:

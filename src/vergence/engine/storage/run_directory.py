@@ -12,7 +12,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,12 +63,15 @@ class Checkpoint:
         server: state of the method's server.
         filed: client -> reference to the file of its state.
         engine_state: name -> part of the engine's own state, such as the virtual clock's.
+        unmeasured: whether `round` was the last one of a run that now has more rounds, so that
+            people were not evaluated before the method's `finish`.
     """
 
     round: int
     server: object
     filed: Mapping[str, StateRef]
     engine_state: Mapping[str, object] = field(default_factory=dict)
+    unmeasured: bool = False
 
 
 @dataclass
@@ -90,6 +93,7 @@ class RunDirectory:
     _engine_state: dict[str, object] = field(default_factory=dict)
     _journal: StateJournal | None = None
     _spare: Path | None = None
+    _merged: list[Path] = field(default_factory=list)
     _tables: TableFiles = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,37 +184,54 @@ class RunDirectory:
         # New files get new names, then the manifest is replaced in one step, then old files go.
         with saving(self.path), profiling.phase("checkpoints"):
             before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
-            if "server" in before and self._server is server:
-                entry = before["server"]
-            else:
-                data = Packed(server).chunks()
-                # The last round is saved twice, before and after `finish`. Under one name the
-                # second would overwrite a file that the first manifest still names.
-                at = round if fingerprint is None else "final"
-                entry = [f"seed{seed}.server.{at}.safetensors", digest(*data)]
-                # The pages of the file before the last are in memory already, which saves time.
-                if self._spare is not None:
-                    with suppress(FileNotFoundError):
-                        self._spare.replace(part_of(self.state / entry[0]))
-                    self._spare = None
-                disk.write_whole(self.state / entry[0], *data, lasting=self.elsewhere)
-            self._server = server
+            # The last round is saved twice, before and after `finish`. Under one name the second
+            # would overwrite a file that the first manifest still names.
+            name = f"seed{seed}.server.{round if fingerprint is None else 'final'}.safetensors"
+            entry = self._save_server(name, server, before.get("server", ["", ""]))
             others = self._save_engine_state(seed, round, engine_state or {}, before)
             journal = self._journal or StateJournal(self.state, seed)
             self._journal = journal.add(clients.changed, clients.filed)
             files = {"server": entry, "clients": list(self._journal.mark), **others}
+            last = {k: self.manifest[k] for k in ("round", "files", "tables", "digests") if before}
             self.manifest |= {"seed": seed, "round": round, "files": files}
             if fingerprint is not None:
-                self.manifest["done"][str(seed)] = {"fingerprint": fingerprint, "files": files}
+                done = {"fingerprint": fingerprint, "files": files}
+                # The state before `finish` stays, so that the run may have more rounds later.
+                if before and not self.elsewhere:
+                    done["last"], before = last, {}
+                    clients.passed.clear()
+                self.manifest["done"][str(seed)] = done
                 self._journal = None
             self._replace_manifest()
             clients.pin()
             if fingerprint is not None:
                 clients.clear()
             self._leave(before, files)
+            # Their rows are in the tables now, as the new checkpoint knows.
+            while self._merged:
+                self._merged.pop().unlink(missing_ok=True)
             if fingerprint is not None and self._spare is not None:
                 self._spare.unlink(missing_ok=True)
                 self._spare = None
+
+    def _save_server(self, name: str, server: object, before: Sequence[str]) -> Sequence[str]:
+        """Write the server's state to a file of this name, if it is new; return file and digest.
+
+        `before` has those of the last checkpoint.
+        """
+        if before[0] and self._server is server:
+            return before
+        data, self._server = Packed(server).chunks(), server
+        # A resumed run reads the state anew: it is another object with the same bytes.
+        if (sha := digest(*data)) == before[1]:
+            return before
+        # The pages of the file before the last are in memory already, which saves time.
+        if self._spare is not None:
+            with suppress(FileNotFoundError):
+                self._spare.replace(part_of(self.state / name))
+            self._spare = None
+        disk.write_whole(self.state / name, *data, lasting=self.elsewhere)
+        return [name, sha]
 
     def _save_engine_state(
         self, seed: int, round: int, parts: Mapping[str, object], before: JsonObject
@@ -259,9 +280,12 @@ class RunDirectory:
 
     def _sweep(self) -> None:
         """Delete files that no checkpoint names, such as those of an interrupted round."""
-        named = [self.manifest.get("files"), *(d["files"] for d in self.manifest["done"].values())]
+        done, later = self.manifest["done"].values(), self.manifest.get("later", {}).values()
+        ends = [d["last"]["files"] for d in done if "last" in d]
+        named = [self.manifest.get("files"), *ends, *(d["files"] for d in (*done, *later))]
         # Secrets and release logs never go with a checkpoint: a budget that was spent stays spent.
         wanted = {"checkpoint.json", FOLDER, BOOKS}
+        wanted |= {file for seed in later for file, _ in seed["rows"].values()}
         for files in filter(None, named):
             wanted |= {about[0] for about in files.values()}
             wanted |= {entry.file for entry in filed_in(self.path, files).values()}
@@ -276,6 +300,13 @@ class RunDirectory:
             StateError: a file is missing or damaged; or it holds something other than a state made
                 of `records`; or the server's state has other layouts than `fresh`.
         """
+        later = self.manifest.get("later", {}).pop(str(seed), None)
+        if later is not None:
+            for name, (file, sha) in later["rows"].items():
+                lines = read_whole(self.path, file, sha).decode().splitlines(keepends=True)
+                self.append(name, csv.reader(lines))
+                self._merged.append(self.state / file)
+            self.manifest |= {"seed": seed, "round": later["round"], "files": later["files"]}
         if self.manifest.get("seed") != seed:
             return None
         files, at = self.manifest["files"], self.manifest["round"]
@@ -285,7 +316,7 @@ class RunDirectory:
             )
         progress = load_progress(self.path, files, at, records, self.elsewhere, fresh)
         self._engine_state = dict(progress.engine_state)
-        return progress
+        return replace(progress, unmeasured=later is not None and later["unmeasured"])
 
 
 def check_stamp(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:

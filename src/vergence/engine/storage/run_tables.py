@@ -168,6 +168,14 @@ def read(path: Path, length: int) -> WrittenRows:
     return written
 
 
+def header_marks() -> Marks:
+    """Return the lengths and digests of a new run's tables, which have a header line alone."""
+    written = {name: WrittenRows() for name in TABLES}
+    for name, columns in TABLES.items():
+        written[name].add(csv_of([columns]).encode())
+    return _marks(written)
+
+
 def measured(folder: Path) -> Marks:
     """Return the present lengths and digests of a folder's tables, for a checkpoint."""
     there = [name for name in (*TABLES, *EVENTS) if (folder / name).is_file()]

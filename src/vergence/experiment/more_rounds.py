@@ -1,0 +1,100 @@
+"""More rounds for a finished run: it goes on with the bits of a run that was planned with them.
+
+Used by `api.train`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from vergence.engine.plan import Plan
+from vergence.engine.storage.more_rounds import prepare
+from vergence.engine.storage.run_directory import read_manifest
+from vergence.errors import ConfigError, StateError
+from vergence.experiment import checksums
+from vergence.experiment import provenance as stamp
+from vergence.experiment.run import check_run_stamp, folders_of, locked, run_stamp
+from vergence.experiment.schema import Experiment
+from vergence.experiment.trust import trust_with_code, under
+from vergence.experiment.validation import validate
+from vergence.results import write as results
+from vergence.results.run_files import read_config
+
+
+def raise_rounds(experiment: Experiment, out: Path) -> None:
+    """Give the finished run in a folder the rounds of an experiment, if these are more.
+
+    The run's checkpoints become those of a run that goes on after its last round. Its results are
+    deleted; they are written again at its new end.
+
+    Args:
+        experiment: the experiment, which may have more rounds than the run.
+        out: folder of the run.
+
+    Raises:
+        ConfigError: the run would not have the bits of one that was planned with so many rounds.
+        StateError: the run is not finished, or is one of another experiment.
+    """
+    rounds = read_config(out / "config.toml").get("run", {}).get("rounds", Plan.rounds)
+    if not isinstance(rounds, int) or rounds >= experiment.plan.rounds:
+        return
+    refuse_more_rounds(experiment, rounds)
+    table = {**experiment.table, "run": {**experiment.table.get("run", {}), "rounds": rounds}}
+    before = replace(experiment, table=table, plan=replace(experiment.plan, rounds=rounds))
+    folders = folders_of(experiment, out)
+    with locked(out), under(trust_with_code(experiment.code)):
+        stamp.check_settings(out, table)
+        loaded = validate(experiment)
+        stamps = {
+            label: run_stamp(experiment, experiment.method_config(label), loaded)
+            for label in folders
+        }
+        # An interrupted call has prepared some of the folders, which are not as the run was.
+        if not any(_has_stamp(folder, stamps[label]) for label, folder in folders.items()):
+            if not all((folder / "results.json").exists() for folder in folders.values()):
+                raise StateError(
+                    f"{out} is not finished: go on with it as it was planned, with {rounds} "
+                    "rounds, and raise them then"
+                )
+            check_run_stamp(before, loaded, out)
+        for label, folder in folders.items():
+            checksums.unseal(folder)
+            prepare(folder, stamps[label], bool(experiment.plan.points_in(rounds - 1)))
+            (folder / "results.json").unlink(missing_ok=True)
+        if experiment.several:
+            checksums.unseal(out)
+            stamp.write(out, run_stamp(experiment, experiment.table, loaded))
+        # Last: while the config names fewer rounds, an interrupted call can be made again.
+        results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
+
+
+def _has_stamp(folder: Path, made: dict[str, str]) -> bool:
+    return read_manifest(folder)["stamp"] == made
+
+
+def refuse_more_rounds(experiment: Experiment, rounds: int) -> None:
+    """Refuse more rounds for a run with settings that depend on their number.
+
+    Args:
+        experiment: the experiment with more rounds.
+        rounds: number of rounds of the run.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    plan, local = experiment.plan, [method.local for method in experiment.methods.values()]
+    schedules = {each.schedule for each in local} - {"constant"}
+    reasons = (
+        (
+            plan.privacy.spends or plan.privacy.cut,
+            f"the noise of [privacy] was chosen for {rounds} rounds",
+        ),
+        (plan.early_stopping.patience, "early_stopping ends it, however many rounds are planned"),
+        (schedules, f"local.schedule = '{min(schedules, default='')}' depends on their number"),
+    )
+    for applies, why in reasons:
+        if applies:
+            raise ConfigError(
+                f"this run's {rounds} rounds cannot become {plan.rounds}: {why}; start a new run"
+            )
