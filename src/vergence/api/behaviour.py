@@ -1,7 +1,7 @@
 """Digests of behaviour: code and closures of functions, and settings of objects.
 
 The same source has the same digest in all processes of one version of Python: memory addresses and
-the order of sets do not enter the digest. Of functions of libraries only the names enter.
+the order of sets do not enter the digest. Functions of libraries enter only by their names.
 
 Used by `api.from_objects` and `api.task_from`.
 """
@@ -67,7 +67,8 @@ def qualified_name(thing: Any) -> str:
 class _BehaviourEncoder:
     """Encodes objects as tuples of plain values, to be digested.
 
-    An object that was encoded before is replaced by its number.
+    Objects are numbered in the order in which they are met. An object that is met again is encoded
+    as its number.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 P0 = "P0"
-"""Evaluation point of scores: the model with which a person predicts after the last download."""
+"""Name of the evaluation point at which people's models are measured after the last download."""
 
 
 class FinishedRun:
@@ -237,7 +237,7 @@ class FinishedRun:
         seed: int | None = None,
         out: Path | str | None = None,
     ) -> FinishedRun:
-        """Adapt the shared model to a new person with labelled samples; return this as a new run.
+        """Adapt the shared model to a new person with labelled samples; return the new run.
 
         Cross-validation on these samples chooses the kind of adaptation. If none is better than the
         shared model, that model is kept. `run.record.provenance["adapted"]` has the choice and the
@@ -266,7 +266,9 @@ class FinishedRun:
         return FinishedRun(folder, made.experiment, None, keeper)
 
     def common_model(self) -> StartingModel:
-        """Return the model that a new person would be sent, for another network's `start`.
+        """Return the model that a new person would be sent.
+
+        Another network may get it as its option `start`.
 
         Raises:
             ConfigError: the method shares no whole model.

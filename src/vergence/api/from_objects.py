@@ -125,7 +125,7 @@ def experiment_from(
 
 
 def with_base(method: Method) -> Method:
-    """Return the method; if it extends a `base` method and has none, with FedAvg as `base`."""
+    """Return the method; if its field `base` is empty, return a copy with FedAvg as `base`."""
     if "base" not in {part.name for part in fields(method)} or getattr(method, "base", None):
         return method
     _, base = build_method({"name": "fedavg"}, table_of(method.local))
@@ -379,7 +379,7 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
 
 
 def _as_option(kind: type, value: Any) -> str:
-    """Return how to write a number that was given in place of a record; "" for other values."""
+    """Return a hint on how to write a record, if a number was given in its place; else ""."""
     option = {Participation: "cohort", EarlyStopping: "patience"}.get(kind)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return f": write vergence.{kind.__name__}({option}={value})" if option and number else ""

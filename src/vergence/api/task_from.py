@@ -55,9 +55,8 @@ def task_from(
 
     Args:
         module_factory: function that builds a new network at every call, as `lambda: nn.Linear(4,
-            1)`, or a class without arguments. A lambda does as well as an imported function, since
-            worker processes are copies of this one. Only Ray's workers have to import the function
-            by name.
+            1)`, or a class without arguments. A lambda is allowed, since worker processes are
+            copies of this one. Only Ray's workers have to import the function by name.
         loss: (outputs, targets) -> a scalar, as `torch.nn.functional.mse_loss` or `cross_entropy`.
         metrics: name -> (outputs, targets) -> a number, over all test samples of a person; the
             first is the headline. Default: the loss itself, as "test_loss".
@@ -186,8 +185,8 @@ class FunctionTask(Task):
         input_columns: the columns that the network takes.
         target: the column that the network is to predict.
         outputs: name or index of the tensor to use, if the network's output is not itself a tensor.
-        whole: {"loss": whether the loss takes such an output as a whole}; empty before the first
-            output.
+        whole: {"loss": whether the loss takes the whole of an output that is not a tensor}. It is
+            empty until the network has given an output of this type.
     """
 
     loss_function: LossFunction = field(kw_only=True)
@@ -497,7 +496,10 @@ def _built(task: FunctionTask) -> nn.Module:
 
 
 def _failed(factory: Any, error: Exception) -> str:
-    """Return the message on a factory that raised an error: it takes arguments, or is wrong."""
+    """Return the message on an error that a factory raised.
+
+    It says that the factory needs arguments, or that it failed.
+    """
     name, reason = qualified_name(factory), first_line(error)
     own_frames = error.__traceback__ and error.__traceback__.tb_next
     if isinstance(error, TypeError) and own_frames is None:

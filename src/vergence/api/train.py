@@ -96,7 +96,7 @@ def train(
         out: folder for the run directory; default: a temporary one, deleted with the result.
         resume: whether to continue an interrupted run in `out`; if there is none, a new run starts.
         on_round: called after every round with a `RoundReport`; the run ends if it returns True.
-        early_stopping: a rule by which the run ends when a validation metric has stopped to gain.
+        early_stopping: a rule by which the run ends when a validation metric no longer improves.
         progress: whether a progress bar is drawn, in terminals and notebooks.
 
     Raises:

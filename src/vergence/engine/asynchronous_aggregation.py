@@ -38,11 +38,14 @@ SUITS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Delivery:
-    """Rule for the replies that a round waits for; without a virtual clock, all replies.
+    """Rule for the replies that a round waits for.
+
+    Without a virtual clock, a round waits for all replies.
 
     On the virtual clock, the time of a client's turn is the number of samples that it trains on,
-    divided by the client's speed. The samples are samples x epochs (or steps x batch) of `local`.
-    Speeds, in samples per virtual second, are log-normal over clients.
+    divided by the client's speed. This number is samples x epochs (or steps x batch), where
+    `local` sets epochs, steps and batch. Speeds, in samples per virtual second, are log-normal over
+    clients.
 
     Args:
         name: `all` waits for every reply, `quorum` for `replies` replies, `deadline` for `seconds`
@@ -55,7 +58,7 @@ class Delivery:
         staleness: how the weight `a` shrinks with age (`fedasync`). `poly`: by (1 + age)^-.5.
             `hinge`: by 1 up to age 4, then by 1 / (10 (age - 4) + 1). `constant`: not at all.
         clock: whether `all` keeps virtual time, as the other rules always do.
-        pace: samples per virtual second of the median client; inf: a turn takes no time.
+        pace: samples per virtual second of the median client; inf: training takes no time.
         sigma: standard deviation of the logarithm of speeds over clients.
         slow: client -> factor by which its turns take longer.
         bandwidth: bytes per virtual second. In a turn, a client downloads its message and uploads

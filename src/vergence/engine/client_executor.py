@@ -1,4 +1,4 @@
-"""Execution of clients' turns: run a method's client half, train, and seal the reply.
+"""Execution of clients' turns: run a method's client half, train, and prepare the reply.
 
 Used in `adaptation`, `deployment`, `engine` and `experiment`.
 """
@@ -144,7 +144,7 @@ class ClientExecutor:
         self.records = method.state_records(task)
 
     def turn(self, task: ClientTask, state: ClientState, batch: TaskBatch) -> TurnResult:
-        """Run one client's turn from its state: answer the method's requests, and seal the reply.
+        """Run one client's turn from its state: answer the method's requests, prepare the reply.
 
         A client whose DP-SGD budget is spent sends no reply, and keeps its state.
         """
@@ -180,7 +180,7 @@ class ClientExecutor:
         return keys[0]
 
     def receiving(self) -> list[Check]:
-        """Make the hooks' checks of what one client of split learning sends to the server."""
+        """Return the hooks' checks of what one client of split learning sends to the server."""
         return [check for hook in self.hooks if (check := hook.receiving()) is not None]
 
     @property
@@ -284,7 +284,10 @@ class ClientExecutor:
         return self.model(drive(self.method.model_on(state, message, site), answer), done)
 
     def _done(self, turn: ClientTurn) -> TurnResult:
-        """Seal the reply of a finished turn.
+        """Return the result of a finished turn, with the reply in the form in which it is sent.
+
+        Protections may change the reply; then it is multiplied by its weights, and compressed if
+        the run compresses updates.
 
         The trained model is evaluated if the turn has the evaluation point P1 (after local
         training).
@@ -413,7 +416,7 @@ class ClientTurn:
         return self.site.rng.child("batches", self.fits)
 
     def go_on(self, answer: object) -> None:
-        """Give the method's client half the answer to its request; it runs to its next request."""
+        """Give the method's client half an answer; the half then runs to its next request."""
         if isinstance(answer, FitResult):
             self.fitted = answer
             self.fits += 1

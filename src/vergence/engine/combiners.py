@@ -68,7 +68,7 @@ class Combiner:
         self.whole, self.replies = Sum(), dict[str, SealedReply]()
 
     def add(self, group: GroupResult) -> None:
-        """Add those replies of one group of clients that count."""
+        """Add the replies of one group of clients; the group has only replies that count."""
         self.whole.merge(group.sum)
         self.replies |= group.replies
 
@@ -79,7 +79,7 @@ class Combiner:
         return {c: self.replies[c] for c in self.context.messages if c in self.replies}
 
     def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Return clients' results once all replies have arrived.
+        """Return clients' results; the exchange calls this once all replies have arrived.
 
         Subclasses may mark replies as not counted here.
         """
@@ -122,7 +122,7 @@ class SecureCombiner(Combiner):
 
 
 class SingleCombiner(Combiner):
-    """Lets a protection combine the replies, such as a robust rule, which sees each of them."""
+    """Lets a protection, such as a robust rule, see every single reply and combine them."""
 
     verdict: CombinedReplies
 
@@ -138,7 +138,7 @@ class SingleCombiner(Combiner):
         self.judge, self.stream, self.form, self.reveal = judge, stream, form, "each"
 
     def final_results(self, results: Mapping[str, ClientResult]) -> Mapping[str, ClientResult]:
-        """Let the protection combine the replies, and return the results with its statuses."""
+        """Let the protection combine the replies; return the results with the statuses it sets."""
         context = self.context
         self.verdict = self.judge.combine(
             SingleReplies(

@@ -570,12 +570,12 @@ class CheckedSettings:
 
     @property
     def delivery(self) -> str:
-        """The name of the delivery."""
+        """The name of the rule for the replies that a round waits for."""
         return self.plan.delivery.name
 
     @property
     def codec(self) -> str:
-        """The name of the codec."""
+        """The name of the codec that compresses updates."""
         return self.plan.wire.codec
 
     @property

@@ -1,6 +1,6 @@
 """Check of a method against the table of incompatibilities, before anything runs.
 
-What depends on the number of people is checked once it is known: `check_privacy`.
+`check_privacy` checks what depends on the number of people, once this number is known.
 
 Used by `audit.updates`, `deployment.flower_app`, `engine.round_loop` and `experiment.schema`.
 """
@@ -28,7 +28,7 @@ from vergence.methods.split.base import BatchwiseSplit, Cutting
 
 @dataclass(frozen=True)
 class Combination(CheckedSettings):
-    """A plan together with a method.
+    """A method and the plan that it is to run under, for the table of incompatibilities.
 
     Attributes:
         method: the method.
@@ -69,13 +69,13 @@ class Combination(CheckedSettings):
 
     @cached_property
     def unbounded(self) -> str:
-        """First kind of request with replies seen one by one or made from single samples, or ""."""
+        """First kind of request that reveals single replies or data of one sample; "" if none."""
         table = self.method.exposure.items()
         return next((verb for verb, e in table if e.reveal == "each" or e.raw), "")
 
     @cached_property
     def trees(self) -> str:
-        """Names of the trees in the first reply with more than one tree; "" if none has more."""
+        """Names of the trees in the first reply with several trees; "" if no reply has several."""
         several = [e.trees for e in self.method.exposure.values() if len(e.trees) > 1]
         return " and ".join(several[0]) if several else ""
 
@@ -137,7 +137,9 @@ METHODS: Mapping[str, Callable[[Combination], object]] = {
 
 
 def check(plan: RunSettings, method: Method, task: Task | None = None, app: bool = False) -> None:
-    """Refuse a method that cannot run under a plan; with `app`, as an app of stock Flower.
+    """Refuse a method that cannot run under a plan.
+
+    `app` says whether the plan runs as an app of Flower's own programs.
 
     Raises:
         InvalidCombination: has the message of the first row of the table that forbids it.

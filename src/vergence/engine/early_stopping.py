@@ -1,4 +1,4 @@
-"""Early stopping: a run ends when a validation metric has stopped to gain.
+"""Early stopping: a run ends when a validation metric no longer improves.
 
 Used by `engine.client_executor`, `engine.plan`, `engine.round_loop`,
 `experiment.record_tables` and `experiment.schema`.
@@ -24,13 +24,15 @@ class EarlyStopping(NamedOptions):
     """Rule by which a run ends before its planned number of rounds.
 
     At every evaluation of the run (`run.evaluate_every`) each client's model is also scored on the
-    client's validation samples. The run ends when the mean over people has not gained for
-    `patience` evaluations in a row. The models of the last round stay, not those of the best one.
+    client's validation samples. The run ends when the mean over people has not improved for
+    `patience` evaluations in a row. The models of the last round stay, not those of the best round.
 
     Attributes:
-        patience: number of evaluations in a row without a gain after which the run ends; 0: never.
+        patience: number of evaluations in a row without improvement after which the run ends. With
+            0 it never ends early.
         metric: name of the metric; "": the task's headline metric.
-        min_gain: smallest gain over the best value so far that counts, in units of the metric.
+        min_gain: a value is an improvement if it is better than the best value so far by more than
+            this number, in units of the metric.
 
     Source: Goodfellow, Bengio, Courville, "Deep Learning", 2016, algorithm 7.1.
     Differs: that algorithm returns the parameters of the best evaluation.
@@ -43,7 +45,7 @@ class EarlyStopping(NamedOptions):
     def ends(self, values: Sequence[float], lower_is_better: bool) -> bool:
         """Return whether a run ends after these values of the metric, oldest first.
 
-        A value that is no number is no gain.
+        NaN never counts as an improvement.
         """
         if not self.patience:
             return False
@@ -63,7 +65,7 @@ class EarlyStopping(NamedOptions):
             metrics: names of the metrics that were measured.
 
         Raises:
-            ConfigError: `metric` is none of them.
+            ConfigError: the metric to watch is not among `metrics`.
         """
         name = self.metric or headline
         if name not in metrics:

@@ -365,7 +365,7 @@ class ClientExchange:
     def message(
         self, content: Message | None, verb: str, server: object, client: str, round: int
     ) -> Message:
-        """Return the message for a client: `content`; if that is None, what the method offers."""
+        """Return `content` as a message for a client; None: the message that the method offers."""
         if content is None:
             content = Message(verb, self.method.offer(server, client))
         return replace(content, verb=verb, round=round)
@@ -472,7 +472,10 @@ class ClientExchange:
         return metrics
 
     def personal_fraction(self) -> float | None:
-        """Return the mean personal fraction of parameters over clients with masks; None: none."""
+        """Return the mean personal fraction of parameters over clients with masks.
+
+        None: no client has a mask.
+        """
         shares = self.clients.shares()
         return float(np.mean(shares)) if shares else None
 

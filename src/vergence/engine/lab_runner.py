@@ -147,7 +147,7 @@ class LabRunner(ClientRunner):
 
 
 def left_out(seed: int) -> str:
-    """Return the file name of a lab's table of left-out replies: lab, round, person, reason."""
+    """Return the name of a lab's file of left-out replies (lab, round, person, reason)."""
     return f"left_out.seed{seed}.csv"
 
 

@@ -39,9 +39,9 @@ class Participation(NamedOptions):
             is valid from its round until the client's next row. Without `trace` and `rhythm`, all
             clients are always present.
         rhythm: made-up days instead of a trace. Each client is present (idle and charging) for
-            about a third of every `day` rounds, from an hour of its own on.
+            about a third of every `day` rounds. When this third begins is random for each client.
         day: rounds in a day of the rhythm.
-        require: what a device must be, by the trace, to take part.
+        require: columns of the trace that must be 1 for a client to take part.
     """
 
     cohort: Annotated[int | float, Gt(0)] = 1.0
@@ -142,9 +142,10 @@ class Participation(NamedOptions):
         return [c for c in clients if c in there or c in self.back] if self.back else there
 
     def size(self, present: int) -> int:
-        """Return the size of a cohort where so many clients are present.
+        """Return the size of a cohort if `present` clients are present.
 
-        A share gives at least one client; a number may be larger than `present`.
+        It is at least 1 if `cohort` is a fraction. If `cohort` is a number, the size is this number
+        even if fewer clients are present.
         """
         if isinstance(self.cohort, int):
             return self.cohort

@@ -56,9 +56,9 @@ class Plan(NamedOptions):
         evaluate_people: number of people who are evaluated, the same people each time; 0:
             everybody.
         checkpoint_every: rounds between checkpoints; 0: at the end only.
-        points: evaluation points, that is, which models of people are evaluated: P0 (with which a
-            client predicts after the round's download), P1 (after local training), P2 (the server's
-            model).
+        points: evaluation points, that is, which models are evaluated for each person. P0 is the
+            model with which the client predicts after the round's download, P1 the model after
+            local training, P2 the server's model.
         presence: which clients take part in a round.
         delivery: which replies a round waits for.
         wire: compression of uploaded updates.
@@ -119,7 +119,7 @@ class Plan(NamedOptions):
         return min(most, self.delivery.replies) if self.delivery.name == "quorum" else most
 
     def secrecy(self, people: int) -> SecureAggregationConfig | None:
-        """Return the settings of secure sums, with the smallest number of people filled in.
+        """Return the settings of secure sums; fill in the smallest number of people in a sum.
 
         `people` is the number of people in the run. None: the plan has no secure sums.
 
@@ -136,7 +136,7 @@ class Plan(NamedOptions):
         return policy.among(self.asked(people))
 
     def known(self, people: int) -> Plan:
-        """Return the plan with settings that depend on the number of people filled in."""
+        """Return a copy of the plan: settings that depend on the number of people are filled in."""
         return replace(self, privacy=replace(self.privacy, aggregation=self.secrecy(people)))
 
     def progress(self, round: int) -> float:

@@ -35,7 +35,10 @@ class PruningHooks(ClientHooks):
         self.latest: tuple[Params, int, Params] | None = None
 
     def attach(self, network: nn.Module) -> None:
-        """Store the whole network, whose layers determine which entries may be pruned."""
+        """Store the whole network, whose layers determine which entries may be pruned.
+
+        The executor calls this once at its start.
+        """
         self.network = network
 
     def training(self, ask: Fit, round: int) -> Fit:
@@ -76,7 +79,7 @@ class PruningHooks(ClientHooks):
         return result
 
     def predicting(self, params: Params, done: int) -> Params:
-        """Return the parameters, with those set to zero that are pruned after `done` rounds."""
+        """Return the parameters to predict with; those pruned after `done` rounds are zero."""
         # People who share a model ask with the same object one after the other: it is pruned once.
         if self.latest is None or self.latest[0] is not params or self.latest[1] != done:
             mask = self._mask(self.network, params, done)
@@ -84,7 +87,10 @@ class PruningHooks(ClientHooks):
         return self.latest[2]
 
     def scores(self, params: Params) -> Mapping[str, float]:
-        """Return metric -> value: the fraction of the parameters that are zero."""
+        """Return metric -> value: the fraction of the parameters that are zero.
+
+        The evaluation adds it to the scores of a model.
+        """
         return {ZEROS: 1 - int(params.flat.count_nonzero()) / params.layout.n}
 
     def _mask(self, network: nn.Module, params: Params, round: int) -> Mask | None:

@@ -54,8 +54,8 @@ class LabState:
 class ClientState:
     """State that a client keeps between turns.
 
-    Masks and residuals change only with a reply that counted. A server that did not receive a reply
-    does not know its masks either.
+    Masks and residuals change only with a reply that counted: the server knows only the masks in
+    replies that it received.
 
     Attributes:
         state: the method's state of a client, or a `LabState`; None: the client never took part.

@@ -1,6 +1,6 @@
 """The loop over rounds of one seed: setup, rounds, finish.
 
-A round draws a cohort, holds the method's conversation with it, evaluates, and writes a checkpoint.
+A round draws a cohort, answers the method's requests to it, evaluates, and writes a checkpoint.
 
 Used in most packages.
 """
@@ -501,7 +501,7 @@ class RoundLoop:
                 self.watch(done, means)
 
     def watch(self, done: int, means: Mapping[tuple[str, str], float]) -> None:
-        """End the run if early stopping's metric has stopped to gain."""
+        """End the run if the metric of early stopping no longer improves."""
         rule, lower = self.plan.early_stopping, self.task.lower_is_better
         names = [name for point, name in means if point == VALIDATION]
         metric = rule.watched(self.task.headline, names)
@@ -525,7 +525,7 @@ class RoundLoop:
     def tell(
         self, done: int, means: Mapping[tuple[str, str], float], final: bool = False
     ) -> object:
-        """Tell the caller of a round; return its answer."""
+        """Call `tick` with a summary of a round; return its result, or None without a `tick`."""
         if self.tick is None:
             return None
         # Metrics at P1 and P2 have the names of those at P0, with which a client predicts.

@@ -40,7 +40,11 @@ WORDS = "words"
 # With fewer bits after the point, 32-bit entries would add up in steps that are too coarse.
 FINE = 16
 SERVER = "server"
-"""Party that deals the tables of a threshold if there are two aggregators (only simulations)."""
+"""Name of the server as a party of a protocol.
+
+With two aggregators the server gives them the tables that hide entries with too few contributors.
+Only simulations do this.
+"""
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ class SecureSum:
     def total(self, form: ReplyLayout, whole: Sum) -> Aggregate:
         """Return what the server learns from a sum of encoded replies.
 
-        It learns nothing from a sum of too few people, and no entry that too few of them
+        It learns nothing from a sum of too few people, and no entry to which too few people
         contributed.
         """
         words, count = np.zeros(form.words, np.uint64), 0
@@ -287,7 +291,8 @@ def request_of(form: ReplyLayout, message: Message) -> str:
     """Return the name of a secure sum: the same request in a round always has the same name.
 
     Raises:
-        StateError: a fact of the message that numbers the request is not a whole number.
+        StateError: a number in the message that tells apart requests of a round is not a whole
+            number.
     """
     # The name has no stamp of a batch, and no facts that change no reply: a server could give two
     # names to one question, and learn from the difference of two sums.

@@ -20,7 +20,9 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Silos:
-    """Division of people into labs, each of which is one client; without labs, all are clients.
+    """Division of people into labs, each of which is one client.
+
+    Without labs, each person is a client.
 
     Attributes:
         labs: name of a lab -> the people in it, in the order in which they train.

@@ -56,7 +56,10 @@ class PendingUpdate:
 @tagged("Agenda", pending="flights")
 @dataclass(frozen=True)
 class ClockState:
-    """State of the clock in a checkpoint: virtual time, turns begun by client, pending updates."""
+    """State of the clock in a checkpoint.
+
+    It has the virtual time, the number of turns that each client began, and the pending updates.
+    """
 
     clock: float
     turns: Mapping[str, int]
@@ -110,7 +113,7 @@ class VirtualClock:
         self.offers = {name: message for name, message in parts.items() if name != CLOCK}
 
     def gather(self, asked: Mapping[str, Message], lost: Collection[str], at: int) -> set[str]:
-        """Wait for the replies of a round, move the clock to its end; return the late clients.
+        """Move the clock to the end of a round; return the clients whose replies are late.
 
         Args:
             asked: client -> message that it was sent.
@@ -194,7 +197,7 @@ class VirtualClock:
     def _dispatch(
         self, here: Sequence[str], messages: Mapping[str, Message], at: int, progress: float
     ) -> None:
-        """Send messages to idle clients; if not all may train at once, to a random choice."""
+        """Send messages to idle clients; if not all may train at once, to some at random."""
         flying = {client for _, client, _ in self.pending}
         idle = [client for client in here if client not in flying]
         room = max(self.presence.size(len(here)) - len(flying), 0)
@@ -289,7 +292,10 @@ class VirtualClock:
 
 
 def waves(updates: Sequence[PendingUpdate]) -> list[list[PendingUpdate]]:
-    """Group updates whose turns can run at once: from one model version, one per client."""
+    """Group updates whose turns can run at once.
+
+    A group has updates from one model version, and at most one update per client.
+    """
     # A client's second turn goes on from the state that its first one leaves.
     groups: dict[tuple[int, int], list[PendingUpdate]] = {}
     times: Counter[str] = Counter()

@@ -37,7 +37,10 @@ REFERENCES = {
     "other people": "other people's gaze on the same pictures",
     "people": "what other people chose in the same videos",
 }
-"""Name in priors.csv -> description of a reference made of other people's data."""
+"""Name in priors.csv -> description of a reference, which is not a guess.
+
+A reference is made of what other people did when they were shown the same input.
+"""
 NO_GUESS = "an upper reference, not a guess"
 
 
@@ -49,7 +52,8 @@ def plain(name: str) -> str:
 def kind(name: str) -> str:
     """Return the tag of a baseline's row in tables: `reference` or `prior`.
 
-    A reference is made of what other people did who were shown the same; a prior is a guess.
+    A reference is made of what other people did when they were shown the same input. A prior is a
+    guess.
     """
     return "reference" if plain(name) in REFERENCES else "prior"
 
@@ -76,8 +80,8 @@ def means(study: StudyResults, metric: str) -> dict[str, float]:
 def baseline_sentence(study: StudyResults, metric: str) -> str:
     """Return the sentence on what can be reached without any training.
 
-    `vergence compare` prints it. The sentence names the best baseline that guesses, and every
-    reference made of other people's data. It is "" if no baseline was measured.
+    `vergence compare` prints it. The sentence names the best baseline that guesses, and each
+    baseline made of what other people did on the same input. It is "" if no baseline was measured.
     """
     by_name = means(study, metric)
     guesses = {name: value for name, value in by_name.items() if kind(name) == "prior"}

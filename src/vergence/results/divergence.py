@@ -1,4 +1,4 @@
-"""Notes on people without a number, or for whom training diverged.
+"""Notes on people with an undefined metric, or for whom training diverged.
 
 Used by `api.comparison`, `api.finished_run`, `cli.runs` and `studies.trials`.
 """

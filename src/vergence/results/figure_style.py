@@ -60,7 +60,7 @@ SPARE = (
 
 MARKERS = "osD^vPXhp<>*"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.4, 1.4)), (0, (7, 2, 1.4, 2)), (0, (3, 1)))
-"""Dash patterns, which the lines of a figure take in turn, besides a colour and a marker each."""
+"""Dash patterns for the lines of a figure, which differ in colour and marker, too."""
 
 _RC: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -209,7 +209,7 @@ def save(figure: Figure, path: Path | str) -> Path:
 
 @styled
 def inline(figure: Figure, alt: str) -> str:
-    """Return the figure as an SVG element for a page, which sets its text and line colours.
+    """Return the figure as an SVG element; the page around it sets the text and line colours.
 
     `alt` is the text for readers who cannot see the figure.
     """

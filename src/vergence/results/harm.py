@@ -26,7 +26,10 @@ Scores = Mapping[str, Mapping[str, tuple[float, float]]]
 METHODS = ("local_only", "fedavg")
 SAMPLES, PRIORS = "samples.csv", "prior_samples.csv"
 PICTURE, SCENE = "picture", "scene"
-"""First words of names of blocks that are numbered by the data set, alike in every split."""
+"""First words of the names of blocks whose numbers come from the data set.
+
+A block has the same number in every split.
+"""
 # Samples that follow each other are alike: a bootstrap over single ones would be too certain.
 RUNS = 20
 """Number of stretches of neighbouring samples into which a person's samples are cut."""
@@ -36,9 +39,9 @@ RUNS = 20
 class Harm:
     """Losses of people under one method, compared with each person's best reference.
 
-    A reference is a simpler method or baseline. A person is left out who has fewer than `LEAST`
-    blocks of test samples. So is one without scores of single samples, in the run or in a
-    reference.
+    A reference is a simpler method or baseline. People with fewer than `LEAST` blocks of test
+    samples are left out. So are people whose single samples have no scores in the run, or none in
+    any reference.
     """
 
     references: tuple[str, ...]
@@ -71,8 +74,8 @@ class Harm:
 def harms(study: StudyResults) -> dict[str, Harm]:
     """Return label of a run -> people harmed in the headline metric.
 
-    Each run is compared with the references of its own experiment; if that has none, with those of
-    the study.
+    A run is compared with the references of its own experiment. A reference that its experiment
+    does not have is taken from the study.
     """
     return {run.label: _harm(study, run) for run in study.runs}
 

@@ -98,7 +98,10 @@ class Run:
 
     @property
     def federation(self) -> str:
-        """Name of the run's data; with options, as JSON, if the run recorded them."""
+        """Name of the run's data.
+
+        If the run recorded options of the data, this is the name and options as JSON.
+        """
         name = self.results["federation"]
         return name if isinstance(name, str) else json.dumps(name, sort_keys=True)
 

@@ -26,8 +26,10 @@ GAIN, LAST = HARM, 1 / 3
 """A run has finished training if it gains at most `GAIN` of its final value in the last third."""
 # The second is the 97.5 % quantile of the normal distribution.
 ERRORS, WIDTH = 3.0, 1.959964
-"""Numbers of standard errors: by which an accuracy must exceed that of a constant answer, and
-which make up half a 95 % interval."""
+"""An accuracy must exceed that of a constant answer by `ERRORS` standard errors.
+
+`WIDTH` standard errors are half a 95 % interval.
+"""
 FULL = 0.99
 """Mean of a metric in [0, 1] above which no test can tell which run is better."""
 # It is larger than the rounding of a mean of float64.
@@ -108,9 +110,9 @@ def lead_ends(
 ) -> list[tuple[float, float]]:
     """Return intervals of a run's lead over a baseline, each as a pair of ends.
 
-    For an accuracy of known images there is one interval, over test images. Otherwise intervals are
-    over people: of the lead, and of the lead relative to each person's baseline if no baseline is
-    0. If scores are of seeds with equal leads, the ends are NaN.
+    For an accuracy on a known number of images there is one interval, over test images. Otherwise
+    intervals are over people: one of the lead, and, if no person's baseline is 0, one of the lead
+    relative to each person's baseline. If scores are of seeds with equal leads, the ends are NaN.
 
     Args:
         mine: the run's scores.
@@ -232,7 +234,10 @@ def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
 
 
 def count_test_images(run: Run, metric: str) -> int:
-    """Return the number of all people's test images; 0 if unknown, or not an accuracy."""
+    """Return the number of all people's test images.
+
+    It is 0 if the number is unknown, or if the metric is not an accuracy.
+    """
     if "accuracy" not in metric or not (run.folder / "samples.csv").exists():
         return 0
     rows = table(run.folder / "samples.csv")
@@ -240,9 +245,11 @@ def count_test_images(run: Run, metric: str) -> int:
 
 
 def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
-    """Return whether a run's training budget (gradient steps) is the best of its method's.
+    """Return whether a run has the best of the training budgets tried for its method.
 
-    This is so if three or more budgets were run, and the best is not the largest of them.
+    A budget is a number of gradient steps.
+
+    At least three budgets must have been run, and the best must not be the largest of them.
     """
     sign = -1 if metric in run.lower_is_better else 1
     means = {

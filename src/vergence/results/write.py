@@ -82,7 +82,7 @@ def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, fl
 
 
 def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any]:
-    """Return mean, std, worst and the 95 % interval over people, without NaN values."""
+    """Return mean, std, worst and the 95 % interval over people; NaN values are left out."""
     values = with_number(people.values())
     worst = max(values) if lower_is_better else min(values)
     # The number of somebody whose training diverged may be infinite.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Charges = tuple[tuple[float, float, int], ...]
 """Each entry is a noise multiplier, a sampling rate and a number of releases.
 
-For masks, the epsilon of one random choice stands in place of the noise multiplier. For pictures it
-is the privacy cost of the picture that costs most."""
+For masks, the epsilon of one random choice stands in place of the noise multiplier. For pictures,
+the privacy cost of the picture with the highest cost stands there."""
 
 
 class Spending(NamedTuple):
@@ -96,7 +96,7 @@ class BudgetedProtection(BuiltInProtection):
         return Spending(self.unit, who, tuple((c.noise, c.rate, c.steps) for c in charges))
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Return the epsilon of all these releases together, from one run or several."""
+        """Return the epsilon of all releases in `charges` together, from one run or several."""
         alike: Counter[tuple[float, float]] = Counter()
         for noise, rate, steps in charges:
             alike[noise, rate] += steps

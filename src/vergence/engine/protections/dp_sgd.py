@@ -85,7 +85,10 @@ class DpSgdHooks(ClientHooks):
         return then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return a reply without metrics: they are computed from samples without noise."""
+        """Return a reply without metrics, which are computed from samples without noise.
+
+        The executor calls this before the reply leaves the client.
+        """
         return self.policy.leaving(reply)
 
 
@@ -207,7 +210,10 @@ class DpSgdProtection(BudgetedProtection):
         return DpSgdHooks(self.policy, solver)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """State the steps, noise and epsilon of the clients with fewest and most samples."""
+        """State in reports the steps, noise and epsilon of the largest and the smallest client.
+
+        The size of a client is its number of samples.
+        """
         policy, people, texts = self.policy, run.federation, []
         # In a deployment each client keeps to the budget by itself.
         most = math.inf if policy.epsilon is None else policy.epsilon
@@ -238,7 +244,7 @@ class DpSgdProtection(BudgetedProtection):
         return [Promise(first, guarantee=guarantee._replace(epsilon=most)), *map(Promise, rest)]
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State that updates have noise, and what the privacy guarantee does not cover."""
+        """State in reports that updates have noise, and what the guarantee does not cover."""
         return [
             Statement("update", "made by noised training"),
             *(

@@ -99,7 +99,10 @@ class SplitDpHooks(ClientHooks):
     answers = (Step, Fit, Mean, Compute)
 
     def context(self, site: ClientContext) -> ClientContext:
-        """Return a client's context, in which batches are drawn at random."""
+        """Return a client's context, in which batches are drawn at random.
+
+        The executor calls this before a turn or an evaluation.
+        """
         return replace(site, draw=partial(self._batch, site))
 
     def _batch(self, site: ClientContext, at: int) -> Tensor | None:
@@ -130,11 +133,17 @@ class SplitDpHooks(ClientHooks):
         return then(self._private(ask, turn.site.id, "front"))
 
     def serving(self, ask: object, client: str) -> object:
-        """Return the server half's request; a step gets clipped and noised gradients."""
+        """Return the server half's request; a step gets clipped and noised gradients.
+
+        The session of split learning calls this before it answers the request.
+        """
         return self._private(ask, client, "tail") if isinstance(ask, Step) else ask
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return a reply without metrics: they are computed from samples without noise."""
+        """Return a reply without metrics, which are computed from samples without noise.
+
+        The executor calls this before the reply leaves the client.
+        """
         return self.policy.leaving(reply)
 
     def _enter(self, site: ClientContext, round: int) -> None:

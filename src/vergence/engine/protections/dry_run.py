@@ -72,7 +72,7 @@ def _turns_of(
     rounds: int,
     kind: type[_TrainingRecorder],
 ) -> list[TrainingPass | str]:
-    """Run each kind of turn twice for one client; return what the recorder noted first time.
+    """Run each kind of turn twice for one client; return what was recorded the first time.
 
     Each result is a training, or the name of work that stays on the processor.
     """

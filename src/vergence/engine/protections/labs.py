@@ -28,7 +28,7 @@ class LabsProtection(Protection):
     forecasts: ClassVar[bool] = False
 
     def statements(self, run: ProtectedRun) -> Sequence[Statement]:
-        """State what a lab sees of its people, and what the server sees of labs."""
+        """State in reports what a lab sees of its people, and what the server sees of labs."""
         labs, privacy = self.plan.silos.labs, self.plan.privacy
         few = min(map(len, labs.values()))
         alone = [lab for lab, people in labs.items() if len(people) == 1]

@@ -105,7 +105,10 @@ class OutputRangeHooks(ClientHooks):
         return SmashedRangeCheck(self.policy, self.method, self.task, root, self.noisy)
 
     def receiving(self) -> Check:
-        """Make the check of what one client sends in a session of split learning."""
+        """Return a new check of what one client sends.
+
+        A session of split learning calls this once for each of its clients.
+        """
         span: Span | None = None
 
         def check(message: Message, sealed: SealedReply) -> str | None:
@@ -137,12 +140,12 @@ class OutputRangeProtection(BuiltInProtection):
             )
 
     def client(self, run: ProtectedRun) -> OutputRangeHooks:
-        """Return the hooks that check smashed data, under the run's defence at the cut, if any."""
+        """Return the hooks that check smashed data, which may have noise from a defence."""
         defended = (hook.noisy_output for hook in run.hooks if isinstance(hook, DefendedTrainer))
         noisy = next(defended, None)
         return OutputRangeHooks(self.policy, run.method, run.task, run.federation, noisy)
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State what the server learns about its root, the person that it trusts."""
+        """State in reports what the server learns about its root, the person that it trusts."""
         text = f"in which range {self.policy.root}'s smashed data lie, in every round"
         return [Statement("closing table", text, "server (range)")]

@@ -138,7 +138,10 @@ class MaskHooks(ClientHooks):
     chooser: PrivateMaskSelector
 
     def context(self, site: ClientContext) -> ClientContext:
-        """Return a client's context, in which masks are chosen with noise under its budget."""
+        """Return a client's context, in which masks are chosen with noise under its budget.
+
+        The executor calls this before a turn or an evaluation.
+        """
         return self.chooser.at(site)
 
 
@@ -163,7 +166,7 @@ class MaskProtection(BudgetedProtection):
         return MaskHooks(PrivateMaskSelector(self.policy, each, run.state, run.task.seed))
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """State how often a run chooses masks, and the epsilon that all choices will spend."""
+        """State in reports how often a run chooses masks, and the epsilon of all choices."""
         if not run.here:
             return []
         seen = foreseen(self.plan, run.method, run.task, run.federation)
@@ -200,5 +203,5 @@ class MaskProtection(BudgetedProtection):
         }
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Return the epsilon of all draws in these charges together."""
+        """Return the epsilon of all random draws in `charges` together."""
         return self.policy.epsilon_of((each, times) for each, _, times in charges)

@@ -72,7 +72,10 @@ class RobustAggregator(ServerHooks):
         return asked
 
     def looks_at(self, exposed: Exposure) -> bool:
-        """Return whether replies to a request would be summed; the rule replaces the sum."""
+        """Return whether replies to a request would be summed; the rule replaces the sum.
+
+        The exchange calls this for each request.
+        """
         return exposed.reveal == "aggregate" and bool(exposed.trees)
 
     def combine(self, replies: SingleReplies) -> CombinedReplies:
@@ -233,7 +236,7 @@ class RobustProtection(BuiltInProtection):
         return RobustAggregator(self.policy, plan.poison, liars, sums, plan.presence, stream)
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State that the rule compares updates, and how many clients may be malicious."""
+        """State in reports that a rule compares updates, and how many clients may be malicious."""
         rule, policy = self.policy, self.plan.privacy.aggregation
         if rule is None or not any(e.trees for e in run.method.exposure.values()):
             return []

@@ -18,7 +18,7 @@ from vergence.privacy.secure_aggregation.packing import BITS
 from vergence.privacy.secure_aggregation.pairwise import STEPS, colluders
 
 SUBTRACT = "who subtract themselves"
-"""Words on all other clients in a sum, who can together compute the last client's reply."""
+"""Words that describe all other clients in a sum: together they can compute the last reply."""
 
 
 class SecureSumProtection(BuiltInProtection):
@@ -32,7 +32,7 @@ class SecureSumProtection(BuiltInProtection):
         sums_for(self.plan, run.method, self.plan.silos.count(len(run.federation.clients)))
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State who learns what from secure sums, and what collusion and dropouts do."""
+        """State in reports who learns what from secure sums, and what collusion and dropouts do."""
         return [
             Statement("size", self._sizes(run)),
             *self._rows(run),
@@ -62,7 +62,7 @@ class SecureSumProtection(BuiltInProtection):
         )
 
     def _rows(self, run: ProtectedRun) -> list[Statement]:
-        """Return rows of the closing table: who learns what, collusion, dropouts, ranges."""
+        """Return rows of a report's closing table: who learns what, collusion, dropouts, ranges."""
         privacy, policy = self.plan.privacy, self.policy
         people = self.plan.silos.count(len(run.federation.clients))
         method, least = run.method, privacy.least
@@ -123,7 +123,10 @@ class SecureSumProtection(BuiltInProtection):
 
 
 def _assumed(method: Method) -> list[tuple[str, str]]:
-    """Return a row on what must be assumed of the server beside the protocol; [] if nothing."""
+    """Return a row of a report: what the protocol must assume of the server.
+
+    The result is [] if it need not assume anything.
+    """
     if not (sent := steered(method)):
         return []
     summed = dict.fromkeys(
@@ -156,8 +159,8 @@ def _fewest_colluders(people: int, least: int) -> tuple[int, str, int]:
         least: smallest number of clients in a sum.
 
     Returns:
-        The number of clients; the words " of N" if the number N of all clients is known; and the
-        number of clients that suffices to see the reply in two sums of a round.
+        The number of clients that suffice; the words " of N" if the number N of all clients is
+        known; and the number of clients that suffice to get the reply into two sums of a round.
     """
     of = f" of {people}" if people else ""
     return colluders(people or 2 * least, least), of, max(2 * least - people, 1)

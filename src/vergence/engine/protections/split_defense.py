@@ -79,7 +79,8 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
     The forecast holds for all clients.
 
     Raises:
-        ConfigError: the network is not cut where the defence applies, or the run spends too much.
+        ConfigError: the network is not cut where the defence applies, or the run would spend more
+            than its budget.
     """
     defence = plan.privacy.cut
     assert defence is not None
@@ -209,12 +210,18 @@ class DefendedTrainer(ClientHooks):
         return self._noisy(smashed)
 
     def measuring(self, client: str, round: int) -> None:
-        """Restart the noise of a client's predictions, so that each evaluation gives the same."""
+        """Restart the noise of a client's predictions: a repeated evaluation gives the same values.
+
+        The engine calls this before each evaluation.
+        """
         if self.secret is not None:
             self.draws = self.secret.child("predictions", client, round).draws()
 
     def attach(self, network: nn.Module) -> None:
-        """Make a whole network predict with the defence after the client's layers."""
+        """Make a whole network predict with the defence after the client's layers.
+
+        The executor calls this once with the network that it evaluates.
+        """
         assert isinstance(network, Staged)
         assert isinstance(self.front.network, PartialModel)
         own_stages, plain = self.front.network.of, network.stage
@@ -266,7 +273,7 @@ class SplitDefenseProtection(BudgetedProtection):
         return defended_trainer(*parts) if run.here else None
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """State what the defence does to smashed data, and the epsilon that a run will spend."""
+        """State in reports what the defence does to smashed data, and a run's epsilon."""
         heading = "What is done to pictures before they are sent."
         return [Promise(self._promise(run), heading)] if run.here else []
 
@@ -344,5 +351,5 @@ class SplitDefenseProtection(BudgetedProtection):
         return [Spending(self.unit, client, ((cost, 1.0, 1),)) for client, cost in costs]
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
-        """Return the epsilon of these charges together, each the privacy cost of a picture."""
+        """Return the epsilon of all `charges` together; each has the privacy cost of a picture."""
         return self.policy.epsilon_of(sum(cost for cost, _, _ in charges))

@@ -55,7 +55,10 @@ class SplitGuardHooks(ClientHooks):
         return StepResult(ask.params, ask.optimiser, 0.0) if self.watch.lies(*at) else then(ask)
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return the reply for a batch, with false labels if the batch is chosen for them."""
+        """Return the reply for a batch, with false labels if the batch is chosen for them.
+
+        The executor calls this before the reply leaves the client.
+        """
         if not isinstance(turn.after, ClientFront):
             return reply
         return self.watch.leaving(*self._batch(turn, turn.after.batches_sent - 1), reply)
@@ -102,7 +105,7 @@ class SplitGuardProtection(BuiltInProtection):
         return SplitGuardHooks(watch, run.method.local)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """State which fraction of labels is false, and what follows from a verdict."""
+        """State in reports which fraction of labels is false, and what follows from a verdict."""
         then = {
             "stop": "takes no further turn",
             "report": "goes on, and results.json says so (in a deployment, the client's own "
@@ -119,7 +122,7 @@ class SplitGuardProtection(BuiltInProtection):
         ]
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State which servers clients detect, and which they do not."""
+        """State in reports which servers clients detect, and which they do not."""
         return [
             Statement(
                 "server",

@@ -205,8 +205,9 @@ class UserLevelMechanism(ServerHooks):
     ) -> Sequence[str]:
         """Return the clients that a round may ask.
 
-        They are a Poisson sample (possibly empty); or those clients of `draw` that may still take
-        part in further rounds.
+        If cohorts are drawn with the secret key, the clients are a Poisson sample, which may be
+        empty. Otherwise they are those clients of `draw(clients, round)` that may still take part
+        in further rounds.
         """
         # Each client is drawn by itself (Poisson sampling), which is what the accountant counts.
         if not self.draws:
@@ -233,11 +234,13 @@ class UserLevelMechanism(ServerHooks):
         return [client for client in asked if self._turns[client] < (self.user.turns or 0)]
 
     def metrics(self) -> Mapping[str, float]:
-        """Return {"epsilon": value}, the epsilon spent so far."""
+        """Return {"epsilon": value}, the epsilon spent so far, for a row of rounds.csv."""
         return {"epsilon": self.epsilon}
 
     def release(self, whole: Aggregate, phase: str, number: int, asked: int) -> Aggregate:
         """Return a sum with noise and without metrics, divided by the expected number of people.
+
+        The exchange calls this before the method sees the sum.
 
         Args:
             whole: the sum.
@@ -343,11 +346,17 @@ class UserLevelHooks(ClientHooks):
     seed: int = 0
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
-        """Return a reply whose update is clipped to a person's bound."""
+        """Return a reply whose update is clipped to a person's bound.
+
+        The executor calls this before the reply leaves the client.
+        """
         return self.user.leaving(reply, self.silos.inside(turn.site.id))
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Return why a reply is refused: its norm is above its people's bound. None: it is not."""
+        """Return why a deployment's server refuses a reply; None: it does not.
+
+        A reply is refused if its norm is above the bound of the people behind it.
+        """
         return self.user.fault(sealed, self.silos.size(client))
 
     def covers(self, client: str, round: int, why: str) -> bool:
@@ -419,7 +428,7 @@ class UserLevelProtection(BudgetedProtection):
         return UserLevelMechanism(self.policy, self.plan, run.method, clients, run.state, seed)
 
     def forecast(self, run: ProtectedRun) -> list[Promise]:
-        """State how much noise a run has, and the epsilon that it will spend."""
+        """State in reports how much noise a run has, and the epsilon that it will spend."""
         user, plan = self.policy, self.plan
         seen = forecast(user, plan, run.method, self.clients(run))
         where = "the sum of each round"
@@ -483,7 +492,7 @@ class UserLevelProtection(BudgetedProtection):
         )
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
-        """State how an update is bounded, and who is trusted with the noise."""
+        """State in reports how an update is bounded, and who is trusted with the noise."""
         trusted = (
             "The server is trusted with each person's update, and not to keep it. It adds the "
             "noise, and is trusted to do so."

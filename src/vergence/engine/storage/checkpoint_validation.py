@@ -119,7 +119,8 @@ def _goes_on(entry: object) -> bool:
 def _files(files: object) -> bool:
     """Return whether a manifest's value can be the files of a checkpoint.
 
-    It maps names to files: names without a folder, with digests.
+    Such a value maps a part of the checkpoint to the name of its file, without a folder, and the
+    file's digest. For the journal of clients' states, the length in bytes stands between them.
     """
     if not (
         isinstance(files, Mapping)

@@ -84,7 +84,7 @@ class ClientStateStore:
         raise StateError(f"{where} holds no client's state of this run; {MEND}")
 
     def _of_this_run(self, state: object, fresh: object) -> bool:
-        """Return whether clients of this run keep such a state, with the layouts of `fresh`."""
+        """Return whether a state has the types of this run's states, and the layouts of `fresh`."""
         if LabState not in self.records:
             return fits(state, self.records[-1]) and alike(state, fresh)
         person = self.records[self.records.index(LabState) - 1]

@@ -133,7 +133,7 @@ def verified_rows(folder: Path, manifest: JsonObject) -> dict[str, WrittenRows]:
     """Compare each table with a checkpoint, up to the length that the checkpoint records.
 
     Returns:
-        Table -> length and SHA-256 up to that length; without tables that have no digest in the
+        Table -> length and SHA-256 up to that length, for the tables whose digest is in the
         checkpoint.
 
     Raises:

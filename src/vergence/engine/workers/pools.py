@@ -53,7 +53,7 @@ class WorkerPool(Protocol):
     A group's result must be read before the next one is requested, as its memory is reused.
 
     Attributes:
-        count: number of processes that train; 0 where the clients of a deployment do.
+        count: number of processes that train; 0 in a deployment, whose clients train.
     """
 
     count: int
@@ -118,8 +118,8 @@ class Forked:
 
     Each process has one thread and its own network. Data are shared by copy-on-write. Messages and
     sums are in shared memory, states on disk; results go through a pipe. A free process takes the
-    next group. Results are yielded in the order of the groups, and so finished groups may wait for
-    an earlier one, at most as many as there are slots of shared memory.
+    next group. Results are yielded in the order of the groups, so finished groups may have to wait
+    for an earlier one. At most as many groups wait as there are slots of shared memory.
     """
 
     def __init__(self, runner: ClientRunner, count: int) -> None:

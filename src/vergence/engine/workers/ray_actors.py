@@ -275,7 +275,7 @@ class RayCluster:
     def welcome(self, ref: object) -> None:
         """Accept an actor that has started, after comparing its machine's versions with this one's.
 
-        `ref` is the reference to the actor's report on them.
+        `ref` is the reference to the actor's report on its versions.
 
         Raises:
             ConfigError: the actor's machine has other versions, and would compute other bits.
@@ -297,8 +297,10 @@ class RayCluster:
     def wait(self, refs: Sequence[object], seconds: float | None) -> object:
         """Return the first of these Ray references whose result is there.
 
+        If `seconds` is None, this waits for ever.
+
         Raises:
-            PartialRun: no result came within `seconds`; None: wait for ever.
+            PartialRun: no result came within `seconds`.
         """
         ready, _ = self.ray.wait(refs, num_returns=1, timeout=seconds)
         if ready:
@@ -420,7 +422,7 @@ class RayBatch:
 def shelve(
     store: ClientStateStore, task: ClientTask, stamp: str, filed: StateRef, data: Array
 ) -> None:
-    """Write a client's state that an actor sent back into the run's folder.
+    """Write into the run's folder a client's state that an actor sent back.
 
     Raises:
         StateError: the bytes are not those that the actor wrote.

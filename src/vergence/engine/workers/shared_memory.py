@@ -82,7 +82,10 @@ class SharedArena:
         return {"at": start, "dtype": dtype, "layout": layouts.name(params.layout)}
 
     def read(self, note: JsonObject, layouts: Layouts) -> Params:
-        """Return described parameters, as a view of the arena, which must not be changed."""
+        """Return the parameters that `note` describes.
+
+        They are a view of the arena, and must not be changed.
+        """
         layout = layouts.find(note["layout"])
         return Params(self.at(note["at"], layout.n, getattr(torch, note["dtype"])), layout)
 
@@ -99,7 +102,7 @@ class SharedArena:
         return {**self.write(bits, layouts), "mask": True}
 
     def read_weight(self, note: JsonObject | float, layouts: Layouts) -> Weight:
-        """Return a described weight, as a copy; a number is returned unchanged."""
+        """Return a copy of the weight that `note` describes; a number is returned unchanged."""
         if not isinstance(note, dict):
             return note
         params = self.read(note, layouts)
