@@ -36,6 +36,8 @@ class Aggregate:
     def mean(self, tree: str) -> Params:
         """Return the weighted mean of a tree over the clients; 0 where the weights sum to 0.
 
+        A tree is a named set of parameters.
+
         Raises:
             KeyError: nobody sent this tree, although somebody replied.
         """
@@ -47,12 +49,12 @@ class Aggregate:
         return total.like(total.flat / nobody.add_(weight.flat))
 
     def contributors(self, tree: str) -> Params | float:
-        """Return the sum of the clients' weights of a tree: one number, or one per entry."""
+        """Return the sum of clients' weights of a parameter tree: a number, or one per entry."""
         return self.weights[tree]
 
 
 class Sum:
-    """Running sum of clients' replies: the total and the weight of every tree.
+    """Running sum of clients' replies: total and weight of every tree (named set of parameters).
 
     Replies are added in the order of the calls of `add`. `new(n, dtype)` allocates a vector of `n`
     entries, in ordinary memory or in memory that processes share.
@@ -106,7 +108,8 @@ class Sum:
     ) -> Aggregate:
         """Return the sums; a tree of `layouts` that nobody sent becomes zeros with weight 0.
 
-        `metrics` holds the values of every metric, one per reply; the record holds their means.
+        A tree is a named set of parameters. `metrics` holds the values of every metric, one
+        per reply; the result holds their means.
         """
         totals, weights = dict(self.totals), dict(self.weights)
         for name, params in layouts.items():
@@ -119,7 +122,7 @@ class Sum:
 def add_up(replies: Iterable[SealedReply], layouts: Mapping[str, Params]) -> Aggregate:
     """Sum clients' replies in the order given; return all that the server learns from them.
 
-    A tree of `layouts` that nobody sent becomes zeros with weight 0.
+    A tree (named set of parameters) of `layouts` that nobody sent becomes zeros with weight 0.
     """
     whole, metrics = Sum(), {}
     for sealed in replies:

@@ -84,7 +84,7 @@ def aggregate(
         verb: kind of request, such as `train`.
         to: the clients, or the message for each client.
         facts: plain values to send.
-        like: shapes of those trees in the replies that are not among the trees sent.
+        like: shapes of trees that a reply has and the message does not.
         trees: parameters to send. Without trees and facts, a client receives what the method's
             `offer` returns.
     """
@@ -139,10 +139,11 @@ def quarantine_client(client: ClientId, reason: str) -> Conversation[None]:
 def attend(
     groups: Sequence[Sequence[ClientId]], shuffled: bool = False, **templates: Params
 ) -> Conversation[ServedGroups]:
-    """In split learning, train copies of the server's part, each with one group of clients.
+    """In split learning, train copies of the server's part, one per group of clients.
 
-    Groups train in parallel. `Method.serve` trains a copy with the clients of its group, one
-    after the other; with `shuffled`, in random order.
+    `templates` are the initial parameters of the server's part of the network. Groups train in
+    parallel. `Method.serve` trains a copy with the clients of its group, one after the other; with
+    `shuffled`, in random order.
 
     Returns:
         The weighted sum of the copies' updates, and the clients that stayed to the end.
@@ -165,7 +166,7 @@ def ask(
         verb: kind of request, such as `forward`.
         trees: parameters or tensors to send, by name; None: the client receives what the method's
             `offer` returns.
-        like: shapes of those trees in the reply that are not among the trees sent.
+        like: shapes of trees that the reply has and the message does not.
 
     Raises:
         NoReplyCounted: the client was quarantined for its reply.
@@ -180,9 +181,9 @@ def ask_several(
 ) -> Conversation[list[dict[str, Params]]]:
     """Send several messages to one client, as `ask` sends one; return the trees of every reply.
 
-    Each message is a mapping of trees; None: the trees that the method's `offer` returns.
-    Over a network, all messages travel in one exchange: an exchange takes longer than the work on
-    a batch.
+    Each message is a mapping of trees (named sets of tensors); None: the trees that the method's
+    `offer` returns. Over a network, all messages travel in one exchange: an exchange takes longer
+    than the work on a batch.
 
     Raises:
         NoReplyCounted: the client was quarantined for one of its replies.

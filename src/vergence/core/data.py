@@ -112,7 +112,7 @@ class Samples:
         """Return the largest number of samples that share a frame; 1 if windows do not overlap.
 
         A frame is a row of a bank (shared rows). It can also be one step of a column `[samples,
-        steps, ...]` whose samples are windows, cut from one recording in its order. Samples that
+        steps, ...]` whose samples are windows, cut in order from one recording. Samples that
         use exactly the same rows of a bank count once.
         """
         most = [1]

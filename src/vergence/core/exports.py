@@ -105,7 +105,7 @@ def of_kind(package: str, kind: str) -> frozenset[str]:
 def index(package: str, functions: bool) -> Mapping[str, tuple[str, ...]]:
     """Map every class name of a package to the modules that define it, also in nested packages.
 
-    With `functions`, names of functions are included. Names of modules are left out.
+    With `functions`, names of functions are included. A name that is also a module's is left out.
     """
     homes_of: dict[str, tuple[str, ...]] = {}
     modules = set()

@@ -285,7 +285,7 @@ class Federation:
 
     @property
     def recipe(self) -> str | None:
-        """The `Population.recipe`, if people's data are generated on demand; otherwise None."""
+        """Text of all that determines data generated on demand (`Population.recipe`), or None."""
         return self.people.recipe if isinstance(self.people, Population) else None
 
     def only(self, clients: Sequence[str]) -> Federation:

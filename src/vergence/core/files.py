@@ -122,8 +122,8 @@ def write_whole(
 def _open_part(part: Path, secret: bool) -> int:
     """Open the scratch file of a write, and return its descriptor.
 
-    An existing regular file is overwritten, unless it has a second name or `secret` is true; then
-    it is replaced by a new file.
+    An existing regular file is overwritten if it has no second hard link and `secret` is false.
+    Otherwise a new file takes its place.
     """
     # Overwriting is faster than a new file: the pages are in memory already.
     with suppress(FileNotFoundError):

@@ -71,7 +71,10 @@ class LocalTraining(NamedOptions, label="local"):
 @tagged("OptimiserState")
 @dataclass(frozen=True)
 class OptimizerState:
-    """State of an optimiser: momentum buffers or moments, each one vector, and steps taken."""
+    """State of an optimiser.
+
+    `slots` holds momentum buffers or moments by name, each one vector; `steps` counts the steps.
+    """
 
     slots: Mapping[str, Params]
     steps: int

@@ -53,7 +53,7 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def weight_of(self, tree: str) -> Weight:
-        """Return the weight of one tree."""
+        """Return the weight of one tree (named set of parameters)."""
         return self.weight[tree] if isinstance(self.weight, dict) else self.weight  # type: ignore
 
 
@@ -128,7 +128,7 @@ def weighted_entries(weight: Weight, layout: Layout) -> Mask:
 def support(tree: SealedTree) -> tuple[Mask, float | None]:
     """Return a mask of the entries whose weight is not zero, and their weight.
 
-    The second value is None if the weights differ. The tree's weight must not be a single number.
+    The second value is None if the weights differ. `tree.weight` must be a mask or `Params`.
     """
     if isinstance(tree.weight, Mask):
         return tree.weight, 1.0

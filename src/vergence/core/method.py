@@ -51,11 +51,11 @@ class Tree:
         kind: `update`: change of parameters (trained minus received). `groups`: the models of all
             groups of clients. `values`: tensors that are sent unchanged. `numbers`: a few numbers
             that each client sends separately. `answers`: outputs for generated samples.
-            `gradients`: gradients of these outputs. In split learning: `smashed`: activations at
-            the cut. `labels`, `public`: columns of the samples. `own`: data that a client receives
-            and that were computed from its own samples. `loss gradients`: gradients from which
-            labels can be computed.
-        everybody: title of the `numbers` of all clients together.
+            `gradients`: gradients with respect to these samples. In split learning: `smashed`:
+            activations at the cut. `labels`, `public`: columns of the samples. `own`: data that a
+            client receives and that were computed from its own samples. `loss gradients`: gradients
+            from which labels can be computed.
+        everybody: for a tree of the kind `numbers`: title of all clients' numbers together.
         whole: True: the tree is the whole model.
     """
 
@@ -90,14 +90,14 @@ class Exposure:
         metrics: names of the metrics in a reply.
         raw: True: the trees are computed from single samples and are not updates of parameters.
         down: names of the trees that a client receives; None: the trees that `offer` returns.
-        numbered: names of facts in the message that distinguish several requests of this kind in
-            one round.
-        joining: True: in a round, only new clients get this request. It takes no time in simulated
+        numbered: names of facts (plain values) in the message that distinguish several requests of
+            this kind in one round.
+        joining: True: in a round, only new clients get this request. The request takes no simulated
             (virtual) time.
         blind: True: the client handles the request with its state and the message alone, without
             its samples.
-        beyond: text on what a reply reveals about samples that the budget of `privacy.solver` does
-            not cover; empty: nothing. A run with `privacy.solver` shows the text.
+        beyond: text on what a reply reveals about samples in addition to what the budget of
+            `privacy.solver` covers; empty: nothing. A run with `privacy.solver` shows the text.
     """
 
     reveal: Literal["aggregate", "each"] = "aggregate"
@@ -153,18 +153,18 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     pooled: ClassVar[bool] = False
     """True: a single client has everybody's data, as in central training."""
     served: ClassVar[bool] = False
-    """True: split learning: the server trains its part of the network with clients, by batches.
+    """True: split learning: the server trains its part of the network with clients batch by batch.
 
     The server does this on the CPU, in groups of clients that the method forms.
     """
     needs_public_data: ClassVar[bool] = False
     """True: the server needs public samples (`proxies`)."""
     passes_layers_on: ClassVar[bool] = False
-    """True: the server passes layers from one client to the next, and so sees each client's."""
+    """True: the server passes layers from client to client, and so sees each client's layers."""
     keeps_statistics: ClassVar[bool] = False
     """True: BatchNorm's running statistics (`Task.statistics`) stay with the clients.
 
-    A method without this refuses networks that have running statistics.
+    A method where this is False refuses networks that have running statistics.
     """
     setup_verbs: ClassVar[tuple[str, ...]] = ()
     """Kinds of request (verbs) that only `setup` uses.
@@ -194,7 +194,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         self.client(task)
 
     def tree(self, name: str) -> Tree:
-        """Return the description of a tree; default: an `update` with the name as title."""
+        """Return the description of a parameter tree; default: an `update`, titled by its name."""
         return {**Method.trees, **self.trees}.get(name, Tree(name))
 
     def server(self, task: Task) -> S:
@@ -206,7 +206,10 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return NoState()  # type: ignore[return-value]
 
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
-        """Return the trees that a client downloads for training, evaluation and prediction."""
+        """Return the trees that a client downloads for training, evaluation and prediction.
+
+        Trees are named sets of parameters.
+        """
         return {"model": s.model}  # type: ignore[attr-defined]
 
     def server_part(self, s: S) -> Mapping[str, Params]:
@@ -218,7 +221,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return {}
 
     def prediction_trees(self, s: S, client: ClientId) -> Mapping[str, Params]:
-        """Return the trees that `model_on` reads: those of `offer` and those of `server_part`."""
+        """Return the parameter trees that `model_on` reads: of `offer` and of `server_part`."""
         return {**self.offer(s, client), **self.server_part(s)}
 
     def serve(
@@ -259,11 +262,14 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         yield
 
     def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
-        """Return the model with which this client predicts; default: the model that it received."""
+        """Return the model with which this client predicts; default: the model that it received.
+
+        The engine calls this on the client for evaluation and prediction.
+        """
         return msg["model"]
 
     def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int] | None:
-        """Return the number of the client's group, for reports; default: no groups."""
+        """Return the client's group as a number, for reports; default: None (no groups)."""
         return None
 
     def personal(self, c: C) -> Mask | None:
@@ -274,7 +280,10 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         return getattr(c, "mask", None)
 
     def state_records(self, task: Task) -> tuple[type, ...]:
-        """Return the dataclasses of this method's states; default: the server's and a client's."""
+        """Return the dataclasses of this method's states; default: the server's and a client's.
+
+        The engine calls this to read saved states.
+        """
         return type(self.server(task)), type(self.client(task))
 
 
@@ -327,7 +336,7 @@ class AveragingMethod(Method[Global, C]):
 
     @property
     def shared(self) -> str:
-        """Name of the tree in replies to `train`."""
+        """Name of the tree (set of parameters) in replies to `train`."""
         (tree,) = self.exposure["train"].trees
         return tree
 

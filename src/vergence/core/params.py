@@ -167,7 +167,7 @@ class Params(Mapping[str, Tensor]):
         return len(self.layout.names)
 
     def __eq__(self, other: object) -> bool:
-        """True if names, dtypes and values are equal; dataclasses with parameters need it."""
+        """True if names, dtypes and values are equal; dataclasses with parameters use this."""
         if not isinstance(other, Params):
             return NotImplemented
         same = self.layout == other.layout and self.flat.dtype == other.flat.dtype

@@ -25,7 +25,7 @@ Wanted = Literal[
     "loss", "outputs", "score", "features", "gradient", "statistics", "sequences", "classes"
 ]
 Network = Callable[[Task], Task]
-"""Function from the run's task to the task whose network is used: all of it, or some stages."""
+"""Function from the run's task to the task whose network is used, such as one with fewer stages."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Request:
         to: client -> message; None: the client receives what the method's `offer` returns.
         reveal: `aggregate`: the server sees only the weighted sum of the replies; `each`: it sees
             every reply.
-        like: shapes of those trees in the replies that are not among the trees sent.
+        like: shapes of trees (named sets of parameters) that a reply has and the message does not.
     """
 
     verb: str
@@ -55,7 +55,7 @@ class Requests:
         client: the client.
         messages: the messages, in order; None: the client receives what the method's `offer`
             returns.
-        like: shapes of those trees in the replies that are not among the trees sent.
+        like: shapes of trees (named sets of parameters) that a reply has and the message does not.
     """
 
     verb: str
@@ -195,7 +195,10 @@ class StepGradients(Protocol):
     def __call__(
         self, task: Task, module: nn.Module, batch: Batch, wrt: str | None
     ) -> tuple[Params, Tensor | None]:
-        """Return the gradients of all parameters, and the gradient for the batch's column `wrt`."""
+        """Return the gradients with respect to all parameters, and to the batch's column `wrt`.
+
+        The second is None if `wrt` is None.
+        """
         ...
 
 

@@ -47,7 +47,7 @@ DTYPES = {
 """Torch's dtypes, each with its name in safetensors."""
 KINDS = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 HEAD = 1 << 16
-"""Largest size in bytes of an untrusted header, in addition to a sixteenth of the memory limit."""
+"""An untrusted header may have this many bytes, plus a sixteenth of the state's memory limit."""
 SIZE = 1 << 48
 """Largest number of entries that the shape of an untrusted tensor may state."""
 # Parts that share an array get a copy each, such as a model that a hundred clients train. Without a
@@ -149,7 +149,7 @@ def unpack_file(path: Path, *records: type) -> Any:
 
 
 def memory_allowance(size: int) -> int:
-    """Return how many bytes of memory a state may use that is read from a file of `size` bytes.
+    """Return how many bytes of memory a state from a file of `size` bytes may use.
 
     The file's own arrays are not counted.
     """

@@ -69,7 +69,7 @@ class StartingModel:
 
         Raises:
             ConfigError: names or shapes of the network's parameters differ; the message names the
-                first that do.
+                first such parameter.
         """
         shapes_of_run = dict(zip(self.params.layout.names, self.params.layout.shapes, strict=True))
         shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -118,7 +118,10 @@ class Model(NamedOptions, ABC):
         """Return a new network, initialised from torch's current global generator."""
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data in the form that this network needs, such as features of images."""
+        """Return the data in the form that this network needs, such as features of images.
+
+        A run calls this once before training, and then `Task.prepare`.
+        """
         return federation
 
 
@@ -189,7 +192,8 @@ class Task(NamedOptions, ABC):
     def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
         """Return samples prepared in the same way as their owner's data; default: unchanged.
 
-        For example, the owner's prior (see `own_prior`) is added to them.
+        For example, the owner's prior (see `own_prior`) is added to them. Predictions by the models
+        of a finished run call this.
 
         Args:
             samples: samples that `prepare` has not seen.
@@ -266,7 +270,7 @@ class Task(NamedOptions, ABC):
         """Return the network's output on a batch."""
 
     def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the input of the network's first stage, and the side inputs of later ones.
+        """Return the input of the network's first stage, and the side inputs of later stages.
 
         Raises:
             ConfigError: this task does not define the input of a first stage.
@@ -458,7 +462,10 @@ class Task(NamedOptions, ABC):
         return
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Return metrics of baselines without learning by name and person; default: none."""
+        """Return the metrics of baselines that need no learning, by baseline and person.
+
+        A run writes them to `priors.csv`. Default: no baselines.
+        """
         return {}
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:

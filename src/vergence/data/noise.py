@@ -37,8 +37,8 @@ class Noise(NamedOptions):
     Attributes:
         share: fraction of the people with noise; 0: nobody. With the same seed, a larger fraction
             includes the people of a smaller one.
-        std: standard deviation of the noise. For pictures (uint8) it counts in units of 255; noisy
-            pictures are rounded and clipped. For inputs of a floating type it counts as it is.
+        std: standard deviation of the noise. For pictures (uint8) it is multiplied by 255; noisy
+            pictures are rounded and clipped. For inputs of a floating type it is used as it is.
         seed: seed of the choice of people and of the noise values.
     """
 

@@ -41,13 +41,13 @@ class FrozenBatchNorm(nn.Module):
         self.register_buffer("variance", variance.detach().clone(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised `x`, `[n, channels, ...]`."""
+        """Return the normalised `x`, `[n, channels, ...]`."""
         return functional.batch_norm(
             x, self.mean, self.variance, self.weight, self.bias, training=False, eps=self.eps
         )
 
     def extra_repr(self) -> str:
-        """Number of channels and eps, which `print` shows."""
+        """Return the number of channels and eps as text, which `print` shows."""
         return f"{len(self.mean)}, eps={self.eps}"
 
 
@@ -84,7 +84,7 @@ class PersonalBatchNorm(nn.Module):
         self.batches = nn.Parameter(mean.new_full((1,), counted))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised `x`, `[n, channels, ...]`."""
+        """Return the normalised `x`, `[n, channels, ...]`."""
         # One value per channel has no variance.
         count, share = self.training and x.numel() > x.shape[1], 0.0
         if count:
@@ -103,7 +103,7 @@ class PersonalBatchNorm(nn.Module):
             tensor.fill_(value)
 
     def extra_repr(self) -> str:
-        """Number of channels, eps and momentum, which `print` shows."""
+        """Return the number of channels, eps and momentum as text, which `print` shows."""
         return f"{len(self.mean)}, eps={self.eps}, momentum={self.momentum}"
 
 

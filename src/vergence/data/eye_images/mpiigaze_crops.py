@@ -169,7 +169,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 def check(root: Path) -> list[Check]:
     """Compare the file with the expected counts; return the lines of `vergence data check`.
 
-    It must hold 11 people or more, with 3,000 samples each.
+    The file must hold 11 people or more, with 3,000 samples each.
     """
     lines = Checks()
     with lines.reading(FILE):

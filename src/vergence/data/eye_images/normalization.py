@@ -263,7 +263,7 @@ def eye_patch(eye: Normalised, picture: NDArray, camera: Camera) -> NDArray:
 
 
 def vectors(angles: NDArray) -> NDArray:
-    """Return the gaze vectors `[*, 3]` of angles (pitch, yaw) `[*, 2]` in radians, of length 1.
+    """Return the unit gaze vectors `[*, 3]` of angles (pitch, yaw) `[*, 2]` in radians.
 
     For pitch p and yaw y the vector is (-cos p sin y, -sin p, -cos p cos y).
     """

@@ -155,7 +155,7 @@ def read_gaze_2d(path: Path) -> tuple[Gaze, np.ndarray]:
 def mps_file(folder: Path) -> Path | None:
     """Return the MPS eye gaze CSV in or below a folder; None if there is none.
 
-    A file with the wearer's own calibration comes before one without.
+    A file with the wearer's own calibration takes precedence over one without.
     """
     for name in MPS_NAMES:
         files = sorted(folder.rglob(name))
@@ -167,7 +167,7 @@ def mps_file(folder: Path) -> Path | None:
 def check(root: Path | None = None) -> list[Check]:
     """Check frames and gaze of every recording; return the lines of `vergence data check`.
 
-    Without `root`, the packaged clips are checked, and their numbers of frames.
+    Without `root`, the packaged clips and their numbers of frames are checked.
     """
     hint = "put folders with an mp4 and gaze_2d.csv, or a .vrs and its MPS CSV, below root"
     known = PACKAGED if root is None else {}

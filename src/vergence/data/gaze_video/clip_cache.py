@@ -501,7 +501,8 @@ def _exclusive_lock(path: Path) -> Iterator[None]:
 def _lock_if_unused(path: Path, locks: ExitStack) -> bool:
     """Lock an entry's file if no process uses it; return whether it was locked.
 
-    A process uses an entry if it has it mapped or is making it. `locks` releases the lock.
+    A process uses an entry while it makes the entry, or has mapped it into memory. `locks` releases
+    the lock.
     """
     locked = path.with_suffix(".lock") if path.suffix == ".part" else path
     try:

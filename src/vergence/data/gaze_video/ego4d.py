@@ -128,7 +128,7 @@ class Ego4d(OfficialOptions, CheckedFolder, Dataset):
     unit: ClassVar[str] = "videos"
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Return the recordings in a folder, of the videos in `people`; see `recordings`."""
+        """Return a folder's recordings of the videos in `people`; see function `recordings`."""
         return recordings(root, self.people)
 
     def load(self, root: str | None = None) -> Federation:

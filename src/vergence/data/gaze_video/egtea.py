@@ -122,14 +122,14 @@ class EgteaClip:
 
 @dataclass(frozen=True)
 class Egtea(OfficialOptions, CheckedFolder, Dataset):
-    """Windows of EGTEA clips; a subject is a client. With `clients`, several subjects are one.
+    """Windows of EGTEA clips; a client is one subject or, with `clients`, several subjects.
 
     Attributes:
         strict_range: true: gaze outside the frame is marked OUT_OF_RANGE. False: such gaze is moved
             to the border.
         compat_glc: true: gaze is read as the official GLC code does. Samples of a frame are merged
             by a running average, the frame's event is that of the last sample, and gaze outside the
-            frame is moved to the border. It overrides strict_range.
+            frame is moved to the border. This option overrides strict_range.
     """
 
     short: Literal["error", "skip"] = "skip"
@@ -139,7 +139,7 @@ class Egtea(OfficialOptions, CheckedFolder, Dataset):
     unit: ClassVar[str] = "subjects"
 
     def recordings(self, root: Path) -> Sequence[Recording]:
-        """Return the recordings in a folder, of the subjects in `people`; see `recordings`."""
+        """Return a folder's recordings of the subjects in `people`; see function `recordings`."""
         return recordings(root, self.people, self.strict_range, self.compat_glc)
 
     def load(self, root: str | None = None) -> Federation:
@@ -208,7 +208,7 @@ def recordings(
 
 
 def gaze_files(root: Path) -> dict[str, Path]:
-    """Return session, in lower case -> its BeGaze export below `root/gaze_data`.
+    """Return a mapping: session in lower case -> its BeGaze export below `root/gaze_data`.
 
     An export is named SESSION.txt or SESSION-GazeData.txt.
     """
@@ -234,10 +234,10 @@ def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False)
 
     The time `t_s` of a sample is its frame number / 24. Columns are found by name, or else by
     position (7 columns in version 1, 26 in version 2). An export may have several measurements of a
-    frame. The frame's event is the most frequent one among them, of equally frequent ones the one
-    that occurs last. Its place is the mean of the measurements with this event. Blinks and samples
-    without an event are UNTRACKED. Rows of type MSG and the sample count in the header are ignored.
-    `strict_range` and `compat_glc` are the options of `Egtea`.
+    frame. The frame's event is the most frequent event of these measurements; of equally frequent
+    events, the last one. The frame's gaze is the mean of the measurements with this event. Blinks
+    and samples without an event are UNTRACKED. Rows of type MSG and the sample count in the header
+    are ignored. `strict_range` and `compat_glc` are the options of `Egtea`.
 
     Raises:
         DataError: the file is not a BeGaze export or is of another version, or a row is damaged.
@@ -297,8 +297,8 @@ def _read_export(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
 class _BegazeLayout:
     """Positions of x, y (pixels), frame and event in a row of an export.
 
-    They are `by_name`, from the header. If this is None, or a row has another number of cells, they
-    are those of `BY_POSITION`.
+    They are `by_name`, from the header. If `by_name` is None, or a row has another number of cells
+    than the header, they are those of `BY_POSITION`.
     """
 
     path: Path
@@ -468,7 +468,7 @@ def _nearest(lists: dict[str, list[EgteaClip]]) -> str:
     """Describe which minimal length of clips gives about the paper's number of clips.
 
     The text names two lengths in frames: the largest that leaves at least as many training clips as
-    the paper states, and the next one. It is "" without both lists.
+    the paper states, and the next one. The text is "" if a list is missing.
     """
     if len(lists) < 2:
         return ""

@@ -75,7 +75,7 @@ class Gaze:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Which samples metrics use, bool: valid ones whose event is FIXATION or UNKNOWN."""
+        """Mask of the samples that metrics use: valid ones whose event is FIXATION or UNKNOWN."""
         return self.valid & np.isin(self.event, (Event.FIXATION, Event.UNKNOWN))
 
     @classmethod
@@ -103,7 +103,7 @@ class Gaze:
         clock can jump back.
 
         Raises:
-            DataError: a place is infinite, or times go back and `sort` is off.
+            DataError: x or y of a tracked sample is infinite, or times go back and `sort` is off.
         """
         t = np.asarray(t_s, np.float64)
 

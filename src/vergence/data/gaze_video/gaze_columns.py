@@ -53,8 +53,8 @@ class GazeColumns(NamedOptions, label="columns"):
 
     Attributes:
         t: the time; its unit is `t_unit`.
-        x: horizontal place of gaze, rightwards. With several columns (both eyes), the mean of the
-            columns that have a number in the row.
+        x: horizontal place of gaze, rightwards. Several columns (of both eyes) are averaged,
+            without those that have no number in the row.
         y: vertical place of gaze, downwards, or as the data set's option `origin` says. Several
             columns are averaged as for x.
         unit: unit of x and y: px (pixels), fraction (of the picture's or screen's sides), deg
@@ -109,7 +109,7 @@ class GazeColumns(NamedOptions, label="columns"):
             )
 
     def or_from(self, other: GazeColumns) -> GazeColumns:
-        """Return these columns; those that have their default value here are taken from `other`."""
+        """Return these columns, with values of `other` in place of those that were not set."""
         usual = GazeColumns()
         own = {
             f.name: getattr(self, f.name)
@@ -138,7 +138,7 @@ class GazeColumns(NamedOptions, label="columns"):
     def missing_in(self, header: Collection[str]) -> list[str]:
         """Return the needed column names that a header lacks.
 
-        Needed are the columns of time, place, stimulus and media, if they are set.
+        Needed are the columns of time, x, y, stimulus and media, if they are set.
         """
         return [n for role in NEEDED for n in self.names_for(role) if not column(header, n)]
 
@@ -146,7 +146,7 @@ class GazeColumns(NamedOptions, label="columns"):
         """Return role -> names of the columns in a file with this header.
 
         A role is the name of an attribute, such as x. With `optional`, which presets use, a role
-        other than time, place, stimulus and media is left out if the header lacks its columns.
+        other than time, x, y, stimulus and media is left out if the header lacks its columns.
 
         Raises:
             DataError: a column is not in the header, or a name fits two columns.
@@ -175,7 +175,7 @@ NEEDED = ("t", "x", "y", "stimulus", "media")
 
 
 def column(header: Collection[str], name: str) -> str:
-    """Return the column of this name, or the only column with this name and then brackets.
+    """Return the column of this name, or the only one with this name and then brackets.
 
     For example, the name "t" also finds a column "t [ms]". The result is "" if there is none, or if
     there are several.
@@ -269,7 +269,7 @@ def read_rows(
     Args:
         path: the file.
         columns: the names of its columns.
-        optional: whether only time, place, stimulus and media must be there, as for presets.
+        optional: whether only time, x, y, stimulus and media must be there, as for presets.
         kind: what the file should be, for error messages.
 
     Raises:

@@ -29,7 +29,7 @@ NO_GAZE, NO_TABLE = "no gaze", "no table"
 LISTED = 6
 """Most files that a summary names for each reason."""
 REPEATED, FEWEST = 0.9, 20
-"""A table of `FEWEST` or more samples is a copy if others repeat a larger fraction of them."""
+"""A table of at least `FEWEST` samples is a copy if over `REPEATED` of them are in other tables."""
 PERSON = re.compile(
     r"(?:sub|subj|subject|s|p|pp|ppt|vp|vpn|part|participant|user|id|person|proband|obs|observer)"
     r"[- ]?\d+",
@@ -194,7 +194,7 @@ def _copies(tables: Sequence[tuple[Path, GazeRows]]) -> list[Path]:
 
 
 def default_person(root: Path, path: Path) -> str:
-    """Return a table's person without a pattern: its first folder below root, or its name."""
+    """Return a table's person if no pattern states it: first folder below root, or file name."""
     below = path.relative_to(root).parts
     return below[0] if len(below) > 1 else path.stem
 

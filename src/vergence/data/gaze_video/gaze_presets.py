@@ -62,7 +62,7 @@ class GazePreset:
     def matches(self, header: Collection[str]) -> bool:
         """Return whether a table with these columns comes from this export.
 
-        It must have all columns in `known_by`, and none whose name begins as in `unlike`.
+        The table must have all columns in `known_by`, and none with a prefix in `unlike`.
         """
         other = any(name.startswith(start) for name in header for start in self.unlike)
         return not other and all(column(header, name) for name in self.known_by)
@@ -123,7 +123,7 @@ PRESETS = {
 
 
 def preset_of(name: str, data: str) -> GazePreset:
-    """Return the preset that `name` names, which is a packaged preset or a path of a .toml file.
+    """Return the preset that `name` names: a packaged preset, or the path of a .toml file.
 
     Raises:
         ConfigError: there is no such preset, or it is for a data set other than `data`.

@@ -84,9 +84,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
         start: the time of the video's first frame, in the table's unit; "first": the time of the
             first sample; or a date and time, for t_unit = "datetime".
-        frame_times: (file, column) of the frame times: a table in the folder of each gaze table,
-            and its column, in t_unit. Default: the video's own times.
-        scene_size: (width, height) of the picture in which unit = px counts; default: the video's.
+        frame_times: (file, column) of the frame times: the name of a table in the folder of each
+            gaze table, and the column with the times, in t_unit. Default: the video's own times.
+        scene_size: (width, height) of the picture to whose pixels x and y refer, for
+            unit = px; default: the video's.
         fov_deg: the scene camera's (horizontal, vertical) field of view in degrees, for unit = deg.
         lens: type of the scene camera's lens: pinhole or equidistant (fisheye), for unit = deg.
         clock: what to do if time goes back in a table: "refuse" the data, or "sort" the rows.

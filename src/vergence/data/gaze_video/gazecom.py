@@ -61,8 +61,8 @@ class Gazecom(Dataset):
         clips: numbers of clips for training, validation and test, the same for all viewers.
         min_clips: fewest clips of a viewer in each of training, validation and test.
         split_seed: seed of the split of the clips.
-        exclude_donors: whether to leave out the donors' recordings, whose crops the frames consist
-            of.
+        exclude_donors: whether to leave out the recordings of donors. The frames consist of crops
+            around the gaze of these viewers.
     """
 
     people: tuple[str, ...] | None = None
@@ -173,7 +173,7 @@ class Gazecom(Dataset):
     def _people_to_load(
         self, gaze: dict[str, dict[int, np.ndarray]], dealt: list[set[int]]
     ) -> tuple[list[str], dict[str, list[int]]]:
-        """Return the viewers to load, and for viewers with too few clips their number in each part.
+        """Return the viewers to load, and the clips per part of viewers who have too few clips.
 
         Raises:
             DataError: a viewer in `people` is unknown or has too few clips, or nobody has enough.
@@ -240,7 +240,8 @@ def read_gaze(folder: Path) -> tuple[list[str], dict[str, dict[int, np.ndarray]]
     """Return the clip names, and person -> clip number -> gaze in the frames, `[100, 2]`.
 
     A frame's gaze is a valid row of the 25 Hz table: the row that starts at the frame's time, else
-    the row 0.04 s before, else the row 0.04 s after. If none of the three is valid, it is NaN.
+    the row 0.04 s before, else the row 0.04 s after. If none of the three is valid, the gaze is
+    NaN.
 
     Raises:
         DataError: the file is missing, damaged or of another version, or has NaN in valid gaze.

@@ -41,8 +41,8 @@ class OfficialOptions(WindowOptions):
     Attributes:
         split: "time": each person's windows are split in time. "official": the published lists say
             which clips are for training and which for testing. The last of each person's training
-            windows are then for validation, at least `gap_s` after the others; their fraction of
-            the training windows is that of `shares`, without the test share.
+            windows are then for validation, at least `gap_s` after the others. `shares` then states
+            only the ratio of training to validation.
         clients: number of clients among which people are divided; a client has all windows of its
             people. 0: each person is a client.
         deal_seed: seed of the random division of people among clients.

@@ -17,13 +17,13 @@ def paper_counts(
 ) -> Check:
     """Return a line of `vergence data check` that states the paper's numbers of clips.
 
-    It never fails, because no tried rule on the official lists gives these numbers.
+    The line never fails, because no tried rule on the official lists gives these numbers.
 
     Args:
         name: the data set, egtea or ego4d.
         lists: "train" and "test" -> number of clips in the official list, for the lists that are
             there.
-        pieces: the same for whole stretches of 5 s in these clips; None: not stated.
+        pieces: number of whole stretches of 5 s in these clips, by list; None: not stated.
         tried: a remark on the rules that come nearest to the paper's numbers.
     """
     # No rule on the official lists that was tried gives the paper's counts.

@@ -41,7 +41,7 @@ from vergence.errors import DataError
 
 INVISIBLE_SIZE = (1088, 1080)
 NEON_SIZE = (1600, 1200)
-"""Width and height of the scene camera's picture in pixels, of Neon and of Invisible."""
+"""Width and height of the scene camera's picture in pixels, for Invisible and for Neon."""
 MIN_CONFIDENCE = 0.6
 """Pupil Core calls a pupil detection with a lower confidence unreliable."""
 WHERE = "put exports of Pupil Player or Cloud, or Neon recordings, in folders below root"
@@ -325,5 +325,5 @@ def _need_frame_times(count: int, path: Path) -> None:
 
 
 def check(root: Path) -> list[Check]:
-    """Compare frames of videos and recorders, and look for gaze; return the lines of a check."""
+    """Check each video's number of frames, and its gaze; return the lines of the check."""
     return check_recordings(recordings, root, WHERE)

@@ -42,12 +42,12 @@ from vergence.errors import ConfigError, DataError
 class Recording:
     """Recording of one person's scene video and gaze.
 
-    `frame_times_s` holds the time of each frame in seconds, and gaze is on the same clock. If it is
-    None, gaze is on the video's clock. This clock's 0 is the first frame or, with
-    `container_clock`, the video file's own zero, which may be before the first frame. `start_s` is
-    the recording's start in its `session`, in seconds; a split in time keeps gaps between
-    recordings of one session, too. `fov_deg` is the scene camera's horizontal field of view, or
-    None if the files do not state it.
+    `frame_times_s` holds the time of each frame in seconds, and gaze is on the same clock. If
+    `frame_times_s` is None, gaze is on the video's clock. This clock's 0 is the first frame or,
+    with `container_clock`, the video file's own zero, which may be before the first frame.
+    `start_s` is the recording's start in its `session`, in seconds; a split in time keeps gaps
+    between recordings of one session, too. `fov_deg` is the scene camera's horizontal field of
+    view, or None if the files do not state it.
     """
 
     id: str
@@ -172,6 +172,8 @@ class WindowOptions(NamedOptions):
     def recordings(self, root: Path) -> Sequence[Recording]:
         """Return the recordings in a folder. Data sets override this method; by default, none.
 
+        Predictions for a video call this to find the video's true gaze.
+
         Raises:
             DataError: a file is missing or cannot be used.
         """
@@ -292,8 +294,8 @@ def federation(
     messages. `about` has entries for `Federation.about`.
 
     Raises:
-        DataError: there are no recordings, one of `people` has none, one cannot be read, or a
-            person has too few windows for the split.
+        DataError: there are no recordings, one of `people` has none, a recording cannot be read,
+            or a person has too few windows for the split.
     """
     cut = CutRecordings.of(options, recordings, where)
     split = {person: split_in_time(person, own, options) for person, own in cut.windows.items()}
@@ -326,7 +328,8 @@ class CutRecordings:
         """Cut the recordings of the people to load; `where` is their folder, for messages.
 
         Raises:
-            DataError: there are no recordings, one of `people` has none, or one cannot be read.
+            DataError: there are no recordings, one of `people` has none, or a recording cannot be
+                read.
         """
         recordings = options.choose(recordings, str(where))
         by_person: dict[str, list[GazeWindow]] = {
@@ -348,7 +351,8 @@ class CutRecordings:
         """Decode frames, and return the federation of these clients.
 
         `clients` maps each client to its windows for training, validation and test. `about` has
-        entries for `Federation.about`. `why` says there why other windows are left out.
+        entries for `Federation.about`. `why` completes a text on the windows that no
+        client has, such as "in the gaps".
         """
         options = self.options
         # The frames of all clients in one call, so that one progress bar covers them.

@@ -95,8 +95,8 @@ def hold_out(
 ) -> NDArray[np.int8]:
     """Return TRAIN, VAL or DROPPED for each of a person's training windows, int8 `[windows]`.
 
-    The last windows are for validation, about `share` of those kept. They start at least `gap_s`
-    after the last training window has ended; windows in between are dropped.
+    The last windows are for validation, about `share` of the windows kept. They start at least
+    `gap_s` after the last training window has ended; windows in between are dropped.
 
     Raises:
         DataError: a part would be empty.

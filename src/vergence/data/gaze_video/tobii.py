@@ -194,7 +194,8 @@ def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, record) of every line of a gzipped file, one line at a time in memory.
 
     Raises:
-        DataError: the file is missing or truncated, a line is not JSON, or it unpacks to too much.
+        DataError: the file is missing or truncated, a line is not JSON, or the file unpacks to too
+            much.
     """
     number = 0
     try:

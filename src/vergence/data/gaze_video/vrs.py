@@ -48,8 +48,8 @@ def read_mps(path: Path, depth_m: float = 1.0) -> CpfGaze:
     `depth_m` is the depth of gaze in metres in Gen1 files whose depth is missing, or not above 0.
 
     Raises:
-        DataError: the file is another one or of another version (the message names the missing
-            columns), or a cell cannot be read.
+        DataError: the file is no MPS eye gaze CSV, or of another version (the message names the
+            missing columns), or a cell cannot be read.
     """
     table = read_table(path, ["tracking_timestamp_us"], KIND)
     if "yaw_rads_cpf" in table and "left_pitch_rads_cpf" in table:

@@ -31,7 +31,7 @@ class IdxFiles:
         stems: part -> how the names of its two files begin.
         counts: part -> published number of images.
         classes: names of the classes, in the order of the labels.
-        where: what the folder must hold, and where to get it; ends every error message.
+        where: text at the end of every error message: what the folder must hold, and its source.
         first: the first class's label in the files.
         turned: whether images are stored by columns instead of rows.
     """

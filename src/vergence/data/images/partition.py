@@ -64,8 +64,8 @@ class Dealt(NamedOptions):
             person has.
         kinds: number of classes of each person with split `pathological`.
         table: class numbers of each person with split `table`, by default those of Table 3.1 in the
-            AP-FL chapter. If the number of classes differs from that in the table, the classes in
-            order are cut into equal runs, and a number in the table means a run.
+            AP-FL chapter. If the data have more classes than the table, the classes in order are
+            cut into equal runs, and a number in the table means a run.
         take: fraction of each published part's images to use, the same for every class, drawn at
             random.
         side: height and width in pixels to which images are resized; none: as published.
@@ -228,10 +228,10 @@ def by_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generat
     """Return each image's owner, so that people get equal numbers and classes by `shares`.
 
     `shares` `[people, classes]` holds each person's class proportions. People draw in random order,
-    each as many images as all others; for each image, a class is drawn by the person's proportions.
-    When a class is used up, a person draws from the other classes, by their proportions. When all
-    of a person's classes are used up, the person draws from all classes, by the numbers of images
-    left.
+    everybody the same number of images; for each image, a class is drawn by the person's
+    proportions. When a class is used up, a person draws from the other classes, by their
+    proportions. When all of a person's classes are used up, the person draws from all classes, by
+    the numbers of images left.
     """
     people = len(shares)
     remaining = np.bincount(labels, minlength=shares.shape[1])
@@ -257,7 +257,8 @@ def by_counts(labels: Rows, counts: Rows, draw: np.random.Generator) -> Rows:
 
     `counts` `[people, classes]` are people's numbers of images in another part. In proportion to
     them, each person is due a number of images of each class, rounded down. An image left over goes
-    to the person whose number was rounded down most, if the person still has room.
+    to the person whose number was rounded down most, if the person still has room. The last images
+    go to whoever has most room.
     """
     people, classes = counts.shape
     remaining = np.bincount(labels, minlength=classes)
@@ -301,7 +302,7 @@ def kinds_of(
 ) -> NDArray[np.bool_]:
     """Draw `kinds` classes for each person, and return them as bool `[people, classes]`.
 
-    The numbers of people of two classes differ by at most one.
+    Every class is drawn for as many people as any other, up to a difference of one.
 
     Raises:
         ConfigError: `kinds` is more than there are classes, or there are too few people for all
@@ -360,8 +361,8 @@ def check_counts(
 ) -> list[Check]:
     """Compare the parts that `read` returns with expected counts; return the lines of a check.
 
-    `counts` maps a part to its number of images. The number of images of the rarest class is also
-    compared, with that of equally frequent classes.
+    `counts` maps a part to its number of images. The number of images of the rarest class is
+    compared with the number that each class has if all are equally frequent.
     """
     lines = Checks()
     for part, count in counts.items():

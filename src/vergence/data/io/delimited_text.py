@@ -193,7 +193,7 @@ class DelimitedTable:
         In a column of 1,250 and 998, for example, the comma may separate thousands.
 
         Raises:
-            DataError: the column is of this kind.
+            DataError: the sign may separate thousands.
         """
         # Read as a decimal sign it would make 1.25 of 1,250 without a fault.
         sign, between = self.form.decimal, self.form.delimiter
@@ -285,8 +285,8 @@ def _open_text(path: Path, kind: str, encoding: str) -> Iterator[TextIOWrapper]:
 def _detect_encoding(path: Path, kind: str) -> str:
     """Return the encoding of a text file.
 
-    It is UTF-16 by the byte order mark or by zero bytes, else UTF-8. If more characters beyond
-    ASCII are damaged in UTF-8 than whole, it is Windows' Latin-1 (cp1252).
+    Files with a UTF-16 byte order mark or with zero bytes are UTF-16, others UTF-8. If more
+    characters beyond ASCII are damaged in UTF-8 than whole, the file is cp1252 (Windows' Latin-1).
 
     Raises:
         DataError: the file is missing, or is not text.

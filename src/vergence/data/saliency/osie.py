@@ -38,7 +38,7 @@ from vergence.errors import ConfigError, DataError
 SAMPLE = Path(__file__).parent.with_name("samples") / "osie"
 FIRST, IMAGES, VIEWERS, FIXATIONS = 1001, 700, 15, 98_321
 SCREEN = (800, 600)
-"""Width and height of the original images in pixels, in which `fixations.mat` counts."""
+"""Width and height in pixels of the original images, to which `fixations.mat` refers."""
 WHERE = (
     "get folder `data` of github.com/NUS-VIP/predicting-human-gaze-beyond-pixels (MIT), or leave "
     "root out to use the packaged sample"

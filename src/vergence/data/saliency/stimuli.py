@@ -85,7 +85,7 @@ class StimulusTrial:
 
     @property
     def shown(self) -> NDArray[np.bool_]:
-        """Which samples are valid gaze on the stimulus, bool `[rows]`."""
+        """Mask of the samples that are valid gaze on the stimulus, bool `[rows]`."""
         inside = (self.x >= 0) & (self.x <= 1) & (self.y >= 0) & (self.y <= 1)
         return self.rows.valid & inside
 
@@ -124,10 +124,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         stimuli: the folder of pictures or videos, below root or absolute.
         unknown: what to do with a trial whose stimulus has no file: "error", or "skip" and count
             it.
-        place: where x and y count. "picture": in the picture itself. The other values mean on the
+        place: to what x and y refer. "picture": to the picture itself. The other values mean the
             screen, and say how the picture was shown. "fill": it filled the screen. "fit": as large
-            as fits, in the middle. "centre": in its own size, in the middle. It is not needed with
-            `offset`, or if the table states the picture's place.
+            as fits, in the middle. "centre": in its own size, in the middle. The option is not
+            needed with `offset`, or if the table states the picture's place.
         screen: (width, height) of the screen in pixels.
         offset: (left, top) of the picture on the screen in pixels.
         shown_size: (width, height) of the picture on the screen in pixels; default: that of its
@@ -517,7 +517,8 @@ def _size(path: Path) -> tuple[int, int]:
 def _whole_media(media: NDArray[np.float64], file: Path) -> NDArray[np.float64]:
     """Return left, top, width and height of the picture in each row, `[rows, 4]`.
 
-    Marks of `OWN_SIZE` are replaced by the size of the file, and places of its middle by corners.
+    Where `OWN_SIZE` marks a picture as shown in the size of its file, width and height become this
+    size, and the place of a centred picture becomes that of its corner.
     """
     own = np.isin(media[:, 2], tuple(OWN_SIZE.values()))
     if not own.any():

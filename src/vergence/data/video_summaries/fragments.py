@@ -74,8 +74,8 @@ def favourites(
 ) -> Bool[np.ndarray, "people frames"]:
     """Return whether each frame is in each person's summary.
 
-    A summary has the person's best shots by mean rating. A shot that would make it longer than
-    `SHARE` of the frames is skipped.
+    A summary has the person's best shots by mean rating. A shot is skipped if the summary would
+    become longer than `SHARE` of the frames.
     """
     lengths = shots[:, 1] - shots[:, 0] + 1
     summaries = np.zeros(ratings.shape, bool)
@@ -119,7 +119,7 @@ def urns(balls: int, count: int, least: int, rng: np.random.Generator) -> list[i
 def deal_items(
     kinds: Sequence[int], holders: Mapping[int, Sequence[int]], people: int
 ) -> list[list[int]]:
-    """Return each person's items, by their numbers; `kinds` holds the class of each item.
+    """Return the numbers of each person's items; `kinds` holds the class of each item.
 
     An item goes to a person in `holders[kind]`, the one with fewest items so far.
     """

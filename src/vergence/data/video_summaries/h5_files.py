@@ -188,7 +188,7 @@ def _agree(where: str, video: Summarised, frames: int) -> None:
     """Check that a video's arrays fit each other and its number of frames.
 
     Raises:
-        DataError: they do not; the message begins with `where`.
+        DataError: the arrays do not fit; the message begins with `where`.
     """
     steps, shots = len(video.picks), video.shots
     if video.users.ndim != 2 or video.frames != frames:

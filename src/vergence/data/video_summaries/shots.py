@@ -32,7 +32,8 @@ def segments(
     time is proportional to m n `longest`.
 
     Raises:
-        ConfigError: there are no samples, or not every number of samples is a sum of such lengths.
+        ConfigError: `shortest` is below 1, or above half of `longest`, rounded up; `longest` counts
+            as at most the number of samples.
 
     Source: Potapov et al., "Category-specific video summarization", ECCV 2014 (KTS), with a linear
     kernel. Differs: segments have a least and a greatest length. So there are no very short shots,

@@ -55,7 +55,7 @@ CLASSES = {
 }
 """Classes of the videos, chosen by this project.
 
-SumMe has no classes, and the thesis does not print those that it chose.
+SumMe has no classes, and the Durham thesis does not print those that it chose.
 """
 
 

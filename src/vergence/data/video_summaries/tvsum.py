@@ -99,7 +99,7 @@ def keyframes(path: Path) -> dict[str, RatedClip]:
     """Return video -> its key frames as a clip, in which each frame is a shot.
 
     The target is the mean rating, scaled from 1 to 5 to [0, 1]. A person's summary is the best
-    rated frames, up to `SHARE` of all.
+    rated frames, up to the fraction `SHARE` of all frames.
 
     Raises:
         DataError: the file is missing or damaged.

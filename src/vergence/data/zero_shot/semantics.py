@@ -46,7 +46,7 @@ USUAL = {".npz": ("vectors", "mean_all"), ".mat": ("att",)}
 
 @dataclass(frozen=True)
 class Meanings:
-    """Semantic vectors of class names, `[classes, d]`, of length 1, and their source."""
+    """Semantic unit vectors of class names, `[classes, d]`, and their source."""
 
     names: tuple[str, ...]
     vectors: Tensor

@@ -52,7 +52,7 @@ COUNTS = {
     "AWA2": (40, 10, 85, 37_322, 23_527, 5_882, 7_913, 6_328, 1_585),
     "APY": (20, 12, 64, 15_339, 5_932, 1_483, 7_924, 6_333, 1_591),
 }
-"""Table 5.1 of the thesis: folder name -> the numbers that `COLUMNS` names."""
+"""Table 5.1 of the Durham thesis: folder name -> the numbers that `COLUMNS` names."""
 COLUMNS = (
     "seen classes",
     "unseen classes",
@@ -71,7 +71,8 @@ class ClassSplits:
     """The content of one att_splits.mat.
 
     `attributes` `[classes, attributes]` describe each class. `lists` maps a list's name to image
-    numbers from 0; it has the lists of `AUTHORS` only if the file has them.
+    numbers from 0; it has the lists of SG-ZSL's authors for an omniscient teacher
+    only if the file has them.
     """
 
     path: Path
@@ -87,8 +88,8 @@ class ClassSplits:
     def of_teacher(self, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[RowLists, str]:
         """Return the lists for a teacher, and a sentence on the source of the omniscient lists.
 
-        `y` are the labels of all images. If the file lacks the authors' lists, an omniscient
-        teacher trains on a random 80 % of the images of every unseen class.
+        `y` are the labels of all images. If the file lacks the lists of SG-ZSL's authors, an
+        omniscient teacher trains on a random 80 % of the images of every unseen class.
         """
         trainval, seen, unseen = (self.lists[name] for name in BASE)
         if AUTHORS[0] in self.lists:
@@ -160,7 +161,7 @@ def _list(path: Path, name: str) -> Rows:
 
 
 def _omniscient_teacher_lists(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
-    """Return the authors' lists for an omniscient teacher; empty if the file does not have them.
+    """Return SG-ZSL's lists for an omniscient teacher; empty if the file does not have them.
 
     Raises:
         DataError: these lists do not agree with the other lists.

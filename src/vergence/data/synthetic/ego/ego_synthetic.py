@@ -29,7 +29,7 @@ from vergence.errors import ConfigError
 VERSION = 1
 """Version number of the generator, part of the cache's key; raise it with every change."""
 GLC_WINDOW = 64
-"""Number of frames that a clip of GLC spans, whatever number of them is in a sample."""
+"""Frames that a clip spans in GLC (a gaze model), however many of them are in a sample."""
 FEWEST_CLIPS = 10
 
 
@@ -70,7 +70,7 @@ class EgoSynthetic(Dataset):
         window: number of frames in a sample.
         windows: number of samples from each clip; their frames are interleaved.
         span: "clip": a sample's frames spread over the whole clip. "glc": over 64 frames, as in
-            GLC.
+            the gaze model GLC.
         shares: fractions of a person's clips for training, validation and test, in order of time.
         seed: seed of all random numbers.
     """
@@ -114,7 +114,7 @@ class EgoSynthetic(Dataset):
         as fractions of the frame, NaN without a usable point; `scene` int64 `[n]`, always -1.
 
         Raises:
-            DataError: a person has too few clips for the shares.
+            DataError: a person has too few clips for the option `shares`.
         """
         return Federation(
             name="ego_synthetic",

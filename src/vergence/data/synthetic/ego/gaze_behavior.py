@@ -82,10 +82,10 @@ def chances(
 
 
 def _hand_path(habits: Habits, scene: SyntheticScene, fps: float) -> NDArray:
-    """Return the place of the hand at which the eyes look ahead of time, `[frames, 2]`.
+    """Return the future place of a hand to which the eyes look in each frame, `[frames, 2]`.
 
-    It is the contact point of the hand that acts, `habits.anticipation` seconds later. If
-    `habits.other_hand` is true, it is that of the other hand.
+    The result holds the contact point, `habits.anticipation` seconds later, of the hand that acts
+    then. If `habits.other_hand` is true, it holds that of the other hand.
     """
     frames = len(scene.hands)
     ahead = np.minimum(np.arange(frames) + round(habits.anticipation * fps), frames - 1)
@@ -199,7 +199,7 @@ def _gap(lens: Lens, goal: NDArray, eye: NDArray) -> float:
 def _jump(
     lens: Lens, looks: Looks, goal: NDArray, eye: NDArray, fps: float
 ) -> tuple[int, NDArray, NDArray]:
-    """Return a saccade's length in frames, its new base on the plane, and the eye's offset from it.
+    """Return a saccade's length in frames, its goal, and the eye's offset from the goal.
 
     The length follows the main sequence. It is 0 if the goal is nearer than `NEAR`.
     """

@@ -23,7 +23,7 @@ RATE_OF_CHANGE = 0.4
 """Mean number of times per second that the hands change to another object."""
 RATE_OF_DISTRACTION = 0.15
 WORK_AREA, WORK_SPREAD = (0.50, 0.56), (0.115, 0.10)
-"""Mean and standard deviation of objects' places; the latter makes gaze spread as in recordings."""
+"""Mean and standard deviation of objects' places; with these, gaze has the spread of recordings."""
 CORNER = math.sqrt(0.5)
 """Distance of a frame corner from the frame centre, in frame widths."""
 
@@ -50,7 +50,7 @@ class SyntheticScene:
 
 @dataclass(frozen=True)
 class Lens:
-    """Projection of the plane into the frame: scale, roll, radial distortion by division."""
+    """Projection of the scene's plane into the frame: scale, roll, radial division model."""
 
     scale: float
     roll: float
@@ -62,7 +62,7 @@ class Lens:
         return Lens(looks.field_of_view / 90, looks.roll, looks.lens)
 
     def unproject(self, points: NDArray) -> NDArray:
-        """Return the plane points, relative to the head, at frame points `[..., 2]`."""
+        """Map frame points to points of the plane, relative to the head, both `[..., 2]`."""
         centred = points - 0.5
         radius2 = (centred**2).sum(-1, keepdims=True) / CORNER**2
         plane = self.scale * centred / (1 + self.radial * radius2)
@@ -71,7 +71,7 @@ class Lens:
         return np.stack([cos * x - sin * y, sin * x + cos * y], -1)
 
     def project(self, points: NDArray) -> NDArray:
-        """Return the frame points where plane points `[..., 2]`, relative to the head, are seen."""
+        """Map points of the plane, relative to the head, to frame points, both `[..., 2]`."""
         cos, sin = math.cos(self.roll), math.sin(self.roll)
         x, y = points[..., 0] / self.scale, points[..., 1] / self.scale
         centred = np.stack([cos * x + sin * y, cos * y - sin * x], -1)

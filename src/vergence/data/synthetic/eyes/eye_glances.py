@@ -42,7 +42,7 @@ class EyeGlances(EyeSynthetic):
         `[n]`.
 
         Raises:
-            DataError: a person has too few days for the shares.
+            DataError: a person has too few days for the option `shares`.
         """
         made = super().load(root)
         people = {

@@ -107,7 +107,7 @@ class EyeSynthetic(Dataset):
         or 1) int64 `[n]`.
 
         Raises:
-            DataError: a person has too few days for the shares.
+            DataError: a person has too few days for the option `shares`.
         """
         return Federation(
             name="eye_synthetic",

@@ -287,7 +287,7 @@ def _blur(who: Identity, rng: Generator, variety: Variety, count: int) -> NDArra
 def _mix_with_own(scores: NDArray, own: NDArray, share: float) -> NDArray:
     """Return standard normal numbers in which `own` has the fraction `share` of the variance.
 
-    `scores` are the others, which differ between pictures.
+    `scores` are the other normal numbers, which differ between pictures.
     """
     return np.sqrt(share) * own + np.sqrt(1 - share) * scores
 
