@@ -74,7 +74,7 @@ def test_a_defended_run_is_attacked_through_its_own_defence(tmp_path):
         mse = [float(line["mse"]) for line in lines]
         assert mse[2] < 0.9 * mse[0]  # the same layers without it
         assert mse[-1] > 0.85 * mse[0]
-        assert "trained with that of the run" in (out / "audit" / "audit.md").read_text()
+        assert "trained with the run's defence" in (out / "audit" / "audit.md").read_text()
     bare = ("no defence, the same layers", "sent once")
     mine = "bottleneck, as in the run"
     assert seen["still"] == [bare, (mine, "sent once")]
