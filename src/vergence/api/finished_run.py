@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vergence.adaptation.own_data import ME, OwnData
+from vergence.api import predictions
 from vergence.core.arrays import columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
@@ -228,6 +229,37 @@ class FinishedRun:
         except RuntimeError as error:
             self._check_rows(raw, task.labels, error)
             raise
+
+    def predictions(self, *, seed: int | None = None) -> DataFrame:
+        """Return what every person's model predicts for the person's test samples.
+
+        Args:
+            seed: a seed of the run; default: the first.
+
+        Returns:
+            A row per test sample: person, number of the sample, labels and outputs; for a
+            classifier also `target` and `predicted`, the numbers of classes.
+
+        Raises:
+            ConfigError: outputs are maps or sequences; `predict` returns those.
+        """
+        return predictions.predictions(self._trained(seed))
+
+    def confusion(self, *, seed: int | None = None) -> DataFrame:
+        """Return the numbers of all people's test samples by true (rows) and predicted class.
+
+        Raises:
+            ConfigError: the run predicts no classes.
+        """
+        return predictions.confusion(self.predictions(seed=seed))
+
+    def classes(self, *, seed: int | None = None) -> DataFrame:
+        """Return samples, precision, recall and F1 of every class, over all people's test samples.
+
+        Raises:
+            ConfigError: the run predicts no classes.
+        """
+        return predictions.classes(self.predictions(seed=seed))
 
     def adapt(
         self,
