@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 
 import vergence as vg
 from tests.experiment.made_up import arrays, network, regression, trained
-from vergence.api.behaviour import qualified_name
+from vergence.api.function_digest import qualified_name
 from vergence.api.task_from import is_importable
 from vergence.engine.workers import pools
 

@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
-from vergence.api.behaviour import qualified_name
+from vergence.api.function_digest import qualified_name
 from vergence.api.task_from import FactoryModel, FunctionTask, is_importable
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining

@@ -18,7 +18,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from vergence.api.behaviour import behaviour_digest, qualified_name
+from vergence.api.function_digest import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
 from vergence.core.params import Params

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vergence.core.files import replacing
-from vergence.data.eye_images.screen import Screen, nine_points
+from vergence.data.eye_images.screen_pose import Screen, nine_points
 from vergence.data.io.video import rgb
 from vergence.errors import ConfigError, DataError, PartialRun
 from vergence.live.camera import CameraFrame, LiveCamera

@@ -24,7 +24,7 @@ from vergence.data.eye_images.normalization import (
     head_pose,
     vectors,
 )
-from vergence.data.eye_images.screen import Screen, calibrate, nine_points
+from vergence.data.eye_images.screen_pose import Screen, calibrate, nine_points
 from vergence.errors import DataError
 
 PLACE = np.array([20.0, 10.0, 600.0])

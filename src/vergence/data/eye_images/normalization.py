@@ -7,8 +7,9 @@ not scaled.
 
 Head frame: mm, x to the image right, y down, z into the head; a head without rotation looks at the
 camera. Landmarks: the four eye corners from the image left to right, the two mouth corners, the tip
-of the nose. "Left" is the person's own left eye, on the right in the picture. Used by
-`data.eye_images.face_patches`, `data.eye_images.mpiigaze`, `data.eye_images.screen`,
+of the nose. "Left" is the person's own left eye, on the right in the picture.
+
+Used by `data.eye_images.face_patches`, `data.eye_images.mpiigaze`, `data.eye_images.screen_pose`,
 `live.eye_sources` and `live.views`.
 
 Source: eyeimages design note, 3.5; Zhang, Sugano, Bulling, "Revisiting data normalization for

@@ -14,7 +14,7 @@ import vergence as vg
 from tests.api.test_train import Interrupting
 from tests.conftest import ROOT
 from tests.experiment.made_up import network, regression, trained
-from vergence.api.behaviour import behaviour_digest
+from vergence.api.function_digest import behaviour_digest
 
 FACTOR = 2.0
 
@@ -76,7 +76,7 @@ def digests():
 
 
 def test_it_is_the_same_in_every_process():
-    code = "from tests.api import test_behaviour as t; print(*t.digests())"
+    code = "from tests.api import test_function_digest as t; print(*t.digests())"
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
