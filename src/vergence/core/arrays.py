@@ -477,7 +477,7 @@ def by_person(
 
 
 def check_columns(frame: Any, names: Iterable[object]) -> None:
-    """Check that a data frame has each of these columns once.
+    """Check that a data frame has each of the columns `names` once.
 
     Raises:
         DataError: a column is missing or occurs twice; the message names it.

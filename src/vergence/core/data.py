@@ -66,7 +66,7 @@ class Samples:
         return ", ".join(f"{n} {list(rows.shape[1:])}" for n, rows in tensors) or "no columns"
 
     def take(self, rows: Tensor | slice) -> Batch:
-        """Return a batch: the samples with these numbers (int64 `[batch]`, or a slice).
+        """Return a batch: the samples with the numbers `rows` (int64 `[batch]`, or a slice).
 
         The batch is a copy: the receiver may change it.
         """
@@ -129,7 +129,7 @@ class Samples:
         return max(most)
 
     def subset(self, rows: Tensor) -> Samples:
-        """Return the samples with these numbers; banks (shared rows) are not copied."""
+        """Return the samples with the numbers `rows`; banks (shared rows) are not copied."""
         return replace(self, columns={n: column[rows] for n, column in self.columns.items()})
 
     @staticmethod

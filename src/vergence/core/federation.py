@@ -289,7 +289,7 @@ class Federation:
         return self.people.recipe if isinstance(self.people, Population) else None
 
     def only(self, clients: Sequence[str]) -> Federation:
-        """Return a federation of only these people, with all their data in memory."""
+        """Return a federation of only the people in `clients`, with all their data in memory."""
         return replace(self, people={client: self.people[client] for client in clients})
 
     def refuse_many(self, what: str) -> None:

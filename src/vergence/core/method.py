@@ -229,8 +229,8 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     ) -> Conversation[Reply]:
         """Train a copy of the server's part of the network with a group of clients.
 
-        The engine calls this for every group that `round` gives to `attend`. `templates` is the
-        copy of the parameters; it may be changed in place.
+        The engine calls this for every group that `round` gives to `attend`. `templates` holds
+        the copy's parameters, which may be changed in place.
 
         Returns:
             The copy's updates, in the form of a client's reply.

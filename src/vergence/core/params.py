@@ -151,7 +151,7 @@ class Params(Mapping[str, Tensor]):
         return cls(torch.cat([part.flat for part in parts]), layout)
 
     def copy(self) -> Params:
-        """Return a copy, which shares no memory with these parameters."""
+        """Return a copy, which shares no memory with the original."""
         return self.like(self.flat.clone())
 
     def __getitem__(self, name: str) -> Tensor:

@@ -65,7 +65,7 @@ class StartingModel:
         return ((self.data, self.people), *self.before)
 
     def fill(self, module: nn.Module) -> nn.Module:
-        """Copy these parameters into a network, and return the network.
+        """Copy the trained parameters into a network, and return the network.
 
         Raises:
             ConfigError: names or shapes of the network's parameters differ; the message names the

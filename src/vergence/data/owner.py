@@ -59,7 +59,7 @@ class ClassNames:
         return tuple(i for i in range(len(self.names)) if i not in self.unseen)
 
     def listing(self, which: Sequence[int]) -> str:
-        """Return the names of the classes with these numbers, separated by commas."""
+        """Return the names of the classes with the numbers `which`, separated by commas."""
         return ", ".join(self.names[i] for i in which)
 
 

@@ -123,7 +123,7 @@ def _files(folder: Path) -> dict[str, Path]:
 def _patches(path: Path) -> Arrays:
     """Return `image`, `gaze` and `pose` of both eyes of a person's frames.
 
-    They come from the cache, if it has them.
+    The arrays come from the cache, if it has them.
 
     `lost` `[1]` counts the frames in which an eye leaves the picture.
     """

@@ -297,8 +297,8 @@ def _read_export(path: Path) -> tuple[_BegazeLayout, list[tuple[int, str]]]:
 class _BegazeLayout:
     """Positions of x, y (pixels), frame and event in a row of an export.
 
-    They are `by_name`, from the header. If `by_name` is None, or a row has another number of cells
-    than the header, they are those of `BY_POSITION`.
+    The positions are `by_name`, from the header. If `by_name` is None, or a row has another number
+    of cells than the header, the positions are those of `BY_POSITION`.
     """
 
     path: Path

@@ -348,7 +348,7 @@ class CutRecordings:
     def federation(
         self, clients: Mapping[str, Sequence[list[GazeWindow]]], about: Mapping[str, str], why: str
     ) -> Federation:
-        """Decode frames, and return the federation of these clients.
+        """Decode frames, and return the federation of the given clients.
 
         `clients` maps each client to its windows for training, validation and test. `about` has
         entries for `Federation.about`. `why` completes a text on the windows that no

@@ -89,7 +89,7 @@ class DelimitedTable:
         return name in self.columns
 
     def select(self, rows: Sequence[int]) -> DelimitedTable:
-        """Return a table of the rows with these numbers."""
+        """Return a table of the rows with the numbers `rows`."""
         columns = {name: [cells[i] for i in rows] for name, cells in self.columns.items()}
         return replace(self, columns=columns, lines=[self.lines[i] for i in rows])
 

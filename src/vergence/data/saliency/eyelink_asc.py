@@ -352,7 +352,7 @@ def _media(
 ) -> tuple[float, float, float, float]:
     """Return the picture's left, top, width and height on the screen, in pixels.
 
-    They are NaN if the message does not state the place. If the picture is shown in the size of
+    All four are NaN if the message does not state the place. If the picture is shown in the size of
     its file, width and height are a mark from `OWN_SIZE`.
     """
     how, numbers = picture.how, picture.numbers

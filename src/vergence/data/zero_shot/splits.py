@@ -126,7 +126,7 @@ def read_split(folder: Path) -> ClassSplits:
 
     Raises:
         DataError: the file is missing or damaged. Its lists do not count from 1, or do not name
-            every image once. It has other numbers of names and of attribute vectors.
+            every image once. The numbers of names and of attribute vectors differ.
     """
     path = need_file(folder / FILE, WHERE)
     names = names_of(str(path))
@@ -209,7 +209,7 @@ def features_of(folder: Path, file: str, hint: str) -> tuple[NDArray[np.float32]
     """Return features `[n, d]` and labels `[n]`, from 0, of a file with the layout of res101.mat.
 
     Raises:
-        DataError: the file is missing or damaged, or has other numbers of features and of labels.
+        DataError: the file is missing or damaged, or its numbers of features and of labels differ.
     """
     path = need_file(folder / file, hint)
     labels, features = (read_mat(path, name, hint) for name in ("labels", "features"))

@@ -306,7 +306,7 @@ def _shrink(picture: NDArray) -> NDArray:
 def _motion_blur(picture: NDArray, shift: NDArray) -> NDArray:
     """Return the picture blurred along its movement, by three taps.
 
-    They have the variance of a box that is as long as the shift in pixels.
+    The taps have the variance of a box that is as long as the shift in pixels.
     """
     for axis, pixels in ((3, shift[:, 0]), (2, shift[:, 1])):
         # A box of length s has variance s^2 / 12, two taps of weight w have 2 w: so w = s^2 / 24.
