@@ -21,7 +21,7 @@ NAMES = """
     Method Model NoState OptimizerState Params PartialRun Participation Plan Privacy Reply
     RoundReport Run Samples Share SharedRows Splits StateError Task Tree UntrustedCode VergenceError
     __version__ aggregate attacks collect compare compute data explain fit freeze_batch_norm
-    load_experiment methods metrics models open_run personalize_batch_norm privacy reply
+    group_norm load_experiment methods metrics models open_run personalize_batch_norm privacy reply
     run_experiment task_from tasks train
 """
 SECONDS = 0.3

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vergence.core.federation import Dataset, Federation
     from vergence.core.identifiers import ClientId
     from vergence.core.layers.batch_norm import freeze_batch_norm, personalize_batch_norm
+    from vergence.core.layers.group_norm import group_norm
     from vergence.core.local_training import LocalTraining, OptimizerState
     from vergence.core.masks import Mask
     from vergence.core.messages import Message, Reply, reply
@@ -99,6 +100,7 @@ _HOMES = {
     "explain": "api.explanation",
     "fit": "core.conversation",
     "freeze_batch_norm": "core.layers.batch_norm",
+    "group_norm": "core.layers.group_norm:group_norm",
     "load_experiment": "api.train",
     "open_run": "api.train",
     "personalize_batch_norm": "core.layers.batch_norm",
@@ -159,6 +161,7 @@ __all__ = [
     "explain",
     "fit",
     "freeze_batch_norm",
+    "group_norm",
     "load_experiment",
     "methods",
     "metrics",

@@ -90,8 +90,8 @@ class Layout:
         if buffers:
             raise ConfigError(
                 f"{type(module).__name__} keeps buffers {buffers[:3]} in its state: running "
-                "statistics are not parameters and must not be averaged; use GroupNorm or "
-                "LayerNorm, keep those of BatchNorm as they are with "
+                "statistics are not parameters and must not be averaged; turn BatchNorm into "
+                "GroupNorm with vergence.group_norm(network), keep its statistics as they are with "
                 "vergence.freeze_batch_norm(network) or with each client with "
                 "vergence.personalize_batch_norm(network) and the method FedBN, or register "
                 "constants with persistent=False"

@@ -1,7 +1,7 @@
 """Batch normalisation whose statistics are not averaged: fixed ones, or each client's own.
 
-Used by `core.task`, `privacy.dp.per_sample_gradients`, `training.bf16_weights`,
-`training.sequential` and `training.stacked`.
+Used by `core.layers.group_norm`, `core.task`, `privacy.dp.per_sample_gradients`,
+`training.bf16_weights`, `training.sequential` and `training.stacked`.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def freeze_batch_norm(module: nn.Module) -> nn.Module:
         >>> list(net.state_dict()) == [name for name, _ in net.named_parameters()]
         True
     """
-    return _replaced(module, FrozenBatchNorm)
+    return replace_batch_norm(module, FrozenBatchNorm)
 
 
 def personalize_batch_norm(module: nn.Module) -> nn.Module:
@@ -180,12 +180,16 @@ def personalize_batch_norm(module: nn.Module) -> nn.Module:
         >>> [name for name, _ in net.named_parameters()][4:]
         ['1.mean', '1.variance', '1.batches']
     """
-    return _replaced(module, PersonalBatchNorm)
+    return replace_batch_norm(module, PersonalBatchNorm)
 
 
-def _replaced(
+def replace_batch_norm(
     module: nn.Module, by: Callable[[nn.modules.batchnorm._BatchNorm], nn.Module]
 ) -> nn.Module:
+    """Replace every BatchNorm layer of a network by what `by` makes of it, in place.
+
+    A layer that is used twice is replaced by one layer.
+    """
     done: dict[nn.Module, nn.Module] = {}
 
     def replaced(layer: nn.Module) -> nn.Module:
