@@ -24,6 +24,8 @@ UP = [0.1, 0.3, 0.2, 0.25, 0.29]
         (EarlyStopping(2, min_gain=0.01), [0.5, 0.52, 0.54], False, False),
         (EarlyStopping(2), [float("nan"), float("nan")], False, True),
         (EarlyStopping(2), [0.5, float("nan"), 0.6], False, False),
+        (EarlyStopping(2), [0.5, float("inf"), 0.6], False, False),
+        (EarlyStopping(2), [0.5, float("inf"), float("inf")], False, True),
         (EarlyStopping(), [0.5] * 99, False, False),
     ],
 )

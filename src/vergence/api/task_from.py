@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from vergence.api.augmentation import Transform, augmented
 from vergence.api.function_digest import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
@@ -185,6 +186,7 @@ class FunctionTask(Task):
         input_columns: the columns that the network takes.
         target: the column that the network is to predict.
         outputs: name or index of the tensor to use, if the network's output is not itself a tensor.
+        transform: random augmentation of a training sample's input columns; None: there is none.
         whole: {"loss": whether the loss takes the whole of an output that is not a tensor}. It is
             empty until the network has given an output of this type.
     """
@@ -195,6 +197,7 @@ class FunctionTask(Task):
     input_columns: tuple[str, ...] = field(kw_only=True, default=("x",))  # type: ignore[misc]
     target: str = field(kw_only=True, default="y")
     outputs: str | int | None = field(kw_only=True, default=None)
+    transform: Transform | None = field(kw_only=True, default=None)
     # Copies of the task for other seeds share it, so that the loss is tried once.
     whole: dict[str, bool] = field(kw_only=True, default_factory=dict, compare=False, repr=False)
 
@@ -213,9 +216,41 @@ class FunctionTask(Task):
         columns = [self._column(batch, name) for name in self.input_columns]
         # A network that changes its own target must not change what the loss sees.
         columns = [c.clone() if self.target in self.input_columns else c for c in columns]
+        if self.transform is not None and module.training:
+            with _explained("the transform", dict(zip(self.input_columns, columns, strict=True))):
+                columns = augmented(self.transform, columns)
         with _explained("the network", dict(zip(self.input_columns, columns, strict=True))):
             output = module(*columns)
         return output if isinstance(output, Tensor) else self._part(output, batch)
+
+    def with_transform(self, transform: Transform) -> FunctionTask:
+        """Return this task with a random augmentation of training samples, such as a random crop.
+
+        Args:
+            transform: it gets the input columns of one sample, without a batch dimension, and
+                returns them with the same shapes. It is called for each sample, in every step. Its
+                random numbers, of torch, NumPy or Python, repeat with the run.
+
+        Raises:
+            ConfigError: `transform` is no function.
+
+        Examples:
+            >>> from torch.nn.functional import mse_loss
+            >>> task = task_from(lambda: nn.Linear(4, 1), loss=mse_loss)
+            >>> task.with_transform(lambda x: x + 0.1 * torch.randn(4)).augments
+            True
+        """
+        if not callable(transform):
+            raise ConfigError(
+                "transform must be a function of one sample's input, as lambda x: x.flip(-1) if "
+                f"torch.rand(()) < 0.5 else x; got {transform!r}"
+            )
+        return replace(self, transform=transform)
+
+    @property
+    def augments(self) -> bool:
+        """Whether training samples are augmented at random."""
+        return self.transform is not None
 
     def _part(self, output: Any, batch: Batch) -> Any:
         """Return what loss and metrics get of a network's output: the whole, or one tensor."""
@@ -359,12 +394,20 @@ class FunctionTask(Task):
             "inputs": list(self.input_columns),
             "target": self.target,
             **({} if self.outputs is None else {"outputs": self.outputs}),
+            **self._transform_marks(),
         }
+
+    def _transform_marks(self) -> dict[str, str]:
+        if self.transform is None:
+            return {}
+        digest = behaviour_digest(self.transform)
+        return {"transform": qualified_name(self.transform), "transform_digest": digest}
 
     def functions(self) -> dict[str, Any]:
         """Return role -> function: the loss, and each metric."""
         named = {f"metric {name!r}": of for name, of in self.metric_functions}
-        return {"loss": self.loss_function, **named}
+        transform = {} if self.transform is None else {"transform": self.transform}
+        return {"loss": self.loss_function, **named, **transform}
 
     def _column(self, batch: Mapping[str, Tensor], name: str) -> Tensor:
         if name not in batch:

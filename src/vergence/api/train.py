@@ -13,6 +13,7 @@ import torch
 
 from vergence.api.finished_run import FinishedRun, ScratchFolder
 from vergence.api.from_objects import experiment_from, plan_from, with_local
+from vergence.api.more_rounds import raise_rounds
 from vergence.api.reopened import rebuild_experiment
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
@@ -23,7 +24,6 @@ from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
-from vergence.experiment.more_rounds import raise_rounds
 from vergence.experiment.run import (
     RoundCallback,
     RoundReport,

@@ -98,6 +98,7 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
     if not isinstance(rows[0], Mapping):
         rows = [row if isinstance(row, tuple | list) else (row,) for row in rows]
     _check_parts(rows, f"{who} has a {type(dataset).__name__}")
+    _refuse_random(dataset, rows[0], who)
     if not isinstance(rows[0], Mapping):
         keys = _names(len(rows[0]), who, names)
         rows = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -112,6 +113,28 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
                 f"({reason}): every item needs numbers of one shape"
             ) from None
     return columns
+
+
+def _refuse_random(dataset: TorchDataset, first: object, who: str) -> None:
+    """Refuse a data set whose first item is another one when it is read again.
+
+    Raises:
+        DataError: a random augmentation would be drawn once, for the whole run.
+    """
+    rows = [first, dataset[0]]
+    rows = [row if isinstance(row, Mapping | tuple | list) else (row,) for row in rows]
+    parts = [row.values() if isinstance(row, Mapping) else row for row in rows]
+    if not all(map(_same_numbers, *parts)):
+        raise DataError(
+            f"{who}: item 0 of the {type(dataset).__name__} is another one each time it is read. "
+            "Items are read once, which would freeze a random augmentation: take it out of the "
+            "data set, and give it to task.with_transform"
+        )
+
+
+def _same_numbers(one: object, other: object) -> bool:
+    floats = np.asarray(one).dtype.kind in "fc"
+    return np.array_equal(np.asarray(one), np.asarray(other), equal_nan=floats)
 
 
 def _check_parts(rows: Sequence[Sized], whose: str) -> None:

@@ -185,6 +185,11 @@ class Task(NamedOptions, ABC):
         return federation
 
     @property
+    def augments(self) -> bool:
+        """Whether training samples are augmented at random, by Python code; default: False."""
+        return False
+
+    @property
     def own_prior(self) -> bool:
         """True if outputs depend on a prior: a value computed by `prepare` from a person's data."""
         return False

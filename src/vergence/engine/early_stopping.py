@@ -6,6 +6,7 @@ Used by `engine.client_executor`, `engine.plan`, `engine.round_loop`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -53,7 +54,7 @@ class EarlyStopping(NamedOptions):
         for value in values:
             signed = -value if lower_is_better else value
             since += 1
-            if signed > best + self.min_gain:
+            if math.isfinite(value) and signed > best + self.min_gain:
                 best, since = signed, 0
         return since >= self.patience
 

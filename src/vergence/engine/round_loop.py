@@ -127,7 +127,7 @@ def run_rounds(
     torch.set_num_threads(1)
     compatibility_check.check(plan, method, task)
     plan.delivery.check()
-    device = device_for(method, plan)
+    device = device_for(method, plan, task)
     setup = RunSetup.of(method, task, federation, plan, folder, here=pool_factory is None)
     sums = (
         None

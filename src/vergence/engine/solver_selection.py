@@ -28,7 +28,7 @@ from vergence.training.device import choose_device
 from vergence.training.solver_trial import CHUNK, choose_solver
 
 
-def device_for(method: Method, plan: Plan) -> torch.device:
+def device_for(method: Method, plan: Plan, task: Task | None = None) -> torch.device:
     """Return the device on which a method trains.
 
     Raises:
@@ -36,9 +36,11 @@ def device_for(method: Method, plan: Plan) -> torch.device:
     """
     if plan.engine == "ray":
         installed()
-    # DP-SGD clips the gradient of every sample, split learning computes batch by batch, and labs
-    # train person by person: none of it is written for a GPU.
-    if plan.privacy.solver is not None or method.served or plan.silos.labs:
+    # DP-SGD clips the gradient of every sample, split learning computes batch by batch, labs train
+    # person by person, and a recording of steps would hold one augmentation for ever: none of it is
+    # written for a GPU.
+    augments = task is not None and task.augments
+    if plan.privacy.solver is not None or method.served or plan.silos.labs or augments:
         return torch.device("cpu")
     return choose_device("cpu" if plan.engine == "ray" else plan.device)
 

@@ -99,7 +99,7 @@ def choose_solver(
         if fitting:
             _Trial(task, local, fitting, place, precision, 2).stack()
         return TimedSolver("stacked", max(chunk, min(alike, FEWEST), 1), "asked for")
-    reason = _reason_without_trial(module, place, alike, chunk, bool(fitting))
+    reason = _reason_without_trial(task, module, place, alike, chunk, bool(fitting))
     if reason:
         return TimedSolver("sequential", 1, reason)
     return _measure(_Trial(task, local, fitting, place, precision, chunk))
@@ -110,7 +110,7 @@ def _bytes(module: nn.Module) -> int:
 
 
 def _reason_without_trial(
-    module: nn.Module, device: torch.device, alike: int, chunk: int, data: bool
+    task: Task, module: nn.Module, device: torch.device, alike: int, chunk: int, data: bool
 ) -> str | None:
     """Return the reason why no trial is needed; None if one is."""
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -120,6 +120,8 @@ def _reason_without_trial(
         return f"{FEWEST} clients' parameters are more than {BLOCKS_BYTES >> 20} MiB"
     if chunk < FEWEST:
         return f"{alike} clients of a round share a sample count, too few for stacks of {FEWEST}"
+    if task.augments:
+        return "the task augments samples at random, one by one"
     return None if data else "no client's data at hand for a trial"
 
 

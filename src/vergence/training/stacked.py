@@ -77,6 +77,11 @@ class Stacked:
         precision: Precision = "fp32",
         solver: Solver | Graphed | None = None,
     ) -> None:
+        if task.augments:
+            raise Unstackable(
+                "clients cannot be stacked: the task augments samples at random, one by one; use "
+                "the sequential solver"
+            )
         self.task, self.solver = task, solver
         self.device = torch.device(device)
         module = task.module()

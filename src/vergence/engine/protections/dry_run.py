@@ -53,6 +53,8 @@ def dry_run(
 
 def processor_work(method: Method, task: Task, federation: Federation) -> str:
     """Name a method's work that stays on the processor when a GPU trains; "" if there is none."""
+    if task.augments:
+        return "the random augmentation of its training samples"
     server = ["what its server learns from public data"] if method.needs_public_data else []
     # A turn that answers questions of the server cannot be tried, and may compute anything.
     try:

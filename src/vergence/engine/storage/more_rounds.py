@@ -3,7 +3,7 @@
 A finished seed's manifest entry has the checkpoint after its last round, before the method's
 `finish`. From there the seed goes on, with the rows that its tables had then.
 
-Used by `experiment.more_rounds` and `unlearning.data_footprint`.
+Used by `api.more_rounds` and `unlearning.data_footprint`.
 """
 
 from __future__ import annotations

@@ -143,6 +143,11 @@ class Cutting(Method[P, H]):
                 "on the client after the whole of it; leave the prior out (0), or use a method "
                 "that trains whole networks"
             )
+        if task.augments:
+            raise ConfigError(
+                f"{registry_name(self)} cuts a network in two, and the task's transform is applied "
+                "before the whole of it; leave it out, or use a method that trains whole networks"
+            )
         if type(task).inputs is Task.inputs:
             raise ConfigError(
                 f"{registry_name(self)} cuts a network in two, and task '{registry_name(task)}' "

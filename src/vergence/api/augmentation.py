@@ -1,0 +1,69 @@
+"""Random augmentation of training samples, with the same bits in every process and after a resume.
+
+Used by `api.task_from`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vergence.core.naming import plural
+from vergence.errors import ConfigError
+
+Transform = Callable[..., Tensor | tuple[Tensor, ...]]
+"""Function of one sample's input columns that returns them augmented, with the same shapes."""
+
+
+def augmented(transform: Transform, columns: Sequence[Tensor]) -> list[Tensor]:
+    """Apply a transform to each sample of a batch; columns and result are `[batch, ...]`.
+
+    Sample by sample, as in a torch `Dataset`: a random crop differs from sample to sample, and no
+    sample has a part in another one, on which DP-SGD relies.
+
+    Raises:
+        ConfigError: the transform returns something else than its arguments' shapes and types.
+    """
+    with _reproducible():
+        rows = [transform(*(each.clone() for each in row)) for row in zip(*columns, strict=True)]
+    rows = [row if isinstance(row, tuple) else (row,) for row in rows]
+    for row, given in zip(rows, zip(*columns, strict=True), strict=True):
+        if len(row) != len(given) or not all(map(_alike, row, given)):
+            raise ConfigError(
+                f"transform: {plural(len(given), 'input')} {_shapes(given)} became "
+                f"{_shapes(row)}; return tensors of the same shapes and types, one for each input"
+            )
+    return [torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _alike(one: object, other: Tensor) -> bool:
+    return isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
+
+
+def _shapes(row: Sequence[object]) -> str:
+    return ", ".join(
+        f"{each.dtype} {list(each.shape)}".removeprefix("torch.")
+        if isinstance(each, Tensor)
+        else f"a {type(each).__name__}"
+        for each in row
+    )
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
+    """Let Python's and NumPy's random numbers follow from torch's, which every training seeds."""
+    seed = int(torch.randint(2**32, ()))
+    # Users' transforms draw from NumPy's global numbers, which have no newer interface.
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
