@@ -348,3 +348,46 @@ def test_an_error_while_training_names_the_line(workers, tmp_path):
 
 def test_a_function_of_a_module_trains_in_two_processes():
     assert trained(workers=2).fingerprint == trained().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"batch_size": 8}, r"'batch_size': write local=vergence\.LocalTraining\(batch=\.\.\.\)"),
+        ({"learning_rate": 8}, r"write local=vergence\.LocalTraining\(lr=\.\.\.\)"),
+        ({"callbacks": [print]}, r"write on_round=\.\.\., a function of a RoundReport"),
+        ({"num_rounds": 8}, r"did you mean 'rounds'"),
+        ({"callback": print}, r"did you mean 'on_round'"),
+        ({"patience": 3}, r"write early_stopping=vergence\.EarlyStopping\(patience=\.\.\.\)"),
+        ({"fraction_fit": 0.5}, r"write participation=vergence\.Participation\(cohort=\.\.\.\)"),
+    ],
+)
+def test_words_of_other_libraries_name_what_to_write(options, says):
+    with pytest.raises(TypeError, match=says):
+        trained(**options)
+
+
+def test_an_augmentation_is_given_to_the_task():
+    with pytest.raises(TypeError, match=r"'transform': write task\.with_transform\(\.\.\.\)"):
+        vg.task_from(network, mse_loss, transform=lambda x: x)
+
+
+def test_several_methods_are_trained_one_after_the_other():
+    with pytest.raises(vg.ConfigError, match=r"got a list: train one after the other, runs = "):
+        trained(method=[vg.methods.FedAvg(), vg.methods.FedPer()])
+
+
+@pytest.mark.parametrize("parts", [["train"], ["train", "test"], ["x", "y"]])
+def test_data_sets_in_place_of_columns_are_refused_at_once(parts):
+    """One without a last item would be read for ever, as a list that never ends."""
+
+    class Endless(torch.utils.data.Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, at):
+            return torch.ones(4) * at, torch.tensor(at % 4)
+
+    person = dict.fromkeys(parts, Endless())
+    with pytest.raises(vg.DataError, match="give one data set, which is split, or all three parts"):
+        vg.Federation.from_datasets({"a": person, "b": person})

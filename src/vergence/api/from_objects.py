@@ -177,6 +177,11 @@ def _instance_hint(thing: Any, base: type) -> str:
         except ConfigError as error:
             return f": {error}"
         return f": write vergence.methods.{name}()"
+    if isinstance(thing, list | tuple) and base is Method:
+        return (
+            ": train one after the other, runs = [vergence.train(each, task, people) for each in "
+            "methods], and compare them, vergence.compare(*runs)"
+        )
     if isinstance(thing, type) and issubclass(thing, base):
         return f": write {thing.__name__}(...), with its options"
     return ""
@@ -381,8 +386,10 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
 def _as_option(kind: type, value: Any) -> str:
     """Return a hint on how to write a record, if a number was given in its place; else ""."""
     option = {Participation: "cohort", EarlyStopping: "patience"}.get(kind)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f": write vergence.{kind.__name__}({option}={value})" if option and number else ""
+    if not option or not isinstance(value, int | float):
+        return ""
+    shown = "..." if isinstance(value, bool) else value
+    return f": write vergence.{kind.__name__}({option}={shown})"
 
 
 def with_local(method: Method, local: LocalTraining | None) -> Method:

@@ -22,6 +22,7 @@ from vergence.api.augmentation import Transform, augmented
 from vergence.api.function_digest import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
+from vergence.core.options import named_arguments
 from vergence.core.params import Params
 from vergence.core.task import Model, Task, isolated_randomness, map_outputs, tensor_in
 from vergence.errors import ConfigError, VergenceError, first_line
@@ -41,6 +42,7 @@ KIND = re.compile("type|bool|not implemented for")
 """Words in an error of torch that mean: the function does not take numbers of this type."""
 
 
+@named_arguments()
 def task_from(
     module_factory: Factory,
     loss: LossFunction,

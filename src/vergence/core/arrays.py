@@ -53,6 +53,12 @@ def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
             "targets}, or a torch Dataset"
         )
     keys = as_text(samples, f"{who}: columns")
+    # NumPy would read items of a data set as of a list, and one without a last item never ends.
+    if any(isinstance(value, TorchDataset) for value in samples.values()):
+        raise DataError(
+            f"{who} has data sets under {', '.join(map(repr, keys))}: give one data set, which is "
+            "split, or all three parts, {'train': ..., 'val': ..., 'test': ...}"
+        )
     columns = {name: _tensor(samples[key], f"{who}: {name!r}") for name, key in keys.items()}
     rows = {name: len(column) for name, column in columns.items()}
     if len(set(rows.values())) > 1:

@@ -216,6 +216,23 @@ def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]
     return decorated
 
 
+OTHER_WORDS: Mapping[str, str] = types.MappingProxyType(
+    {"n_rounds": "rounds", "num_rounds": "rounds", "num_workers": "workers", "callback": "on_round"}
+)
+"""Words of other libraries for an argument, with its name here."""
+EXPLAINED: Mapping[str, str] = types.MappingProxyType(
+    {
+        "batch_size": "local=vergence.LocalTraining(batch=...)",
+        "learning_rate": "local=vergence.LocalTraining(lr=...)",
+        "callbacks": "on_round=..., a function of a RoundReport",
+        "fraction_fit": "participation=vergence.Participation(cohort=...)",
+        "transform": "task.with_transform(...), on the task that task_from returns",
+        "augment": "task.with_transform(...), on the task that task_from returns",
+    }
+)
+"""Words of other libraries for what is written in another way here."""
+
+
 def _check_names(
     function: Callable[..., object],
     name: str,
@@ -231,7 +248,8 @@ def _check_names(
                 for argument, record in inside.items()
                 if key in (_names(record.__init__) or ())
             ]
-            near = homes[0] if homes else nearest(key, known)
+            near = homes[0] if homes else nearest(OTHER_WORDS.get(key, key), known)
+            near = f": write {EXPLAINED[key]}" if not homes and key in EXPLAINED else near
             raise TypeError(f"{name}() got an unexpected keyword argument '{key}'{near}")
 
 
