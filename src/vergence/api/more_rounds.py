@@ -1,4 +1,4 @@
-"""More rounds for a finished run: it goes on with the bits of a run that was planned with them.
+"""More rounds for a finished run; results are equal to those of a run planned with all rounds.
 
 Used by `api.train`.
 """
@@ -23,17 +23,17 @@ from vergence.results.run_files import read_config
 
 
 def raise_rounds(experiment: Experiment, out: Path) -> None:
-    """Give the finished run in a folder the rounds of an experiment, if these are more.
+    """Raise the planned rounds of a finished run to those of an experiment, if these are more.
 
-    The run's checkpoints become those of a run that goes on after its last round. Its results are
-    deleted; they are written again at its new end.
+    The run's checkpoints are changed so that it can be resumed after its last round. The run's
+    results are deleted; they are written again when the resumed run ends.
 
     Args:
         experiment: the experiment, which may have more rounds than the run.
         out: folder of the run.
 
     Raises:
-        ConfigError: the run would not have the bits of one that was planned with so many rounds.
+        ConfigError: the results would differ from those of a run planned with so many rounds.
         StateError: the run is not finished, or is one of another experiment.
     """
     rounds = read_config(out / "config.toml").get("run", {}).get("rounds", Plan.rounds)
@@ -81,7 +81,7 @@ def refuse_more_rounds(experiment: Experiment, rounds: int) -> None:
         rounds: number of rounds of the run.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: there is such a setting; the message names it.
     """
     plan, local = experiment.plan, [method.local for method in experiment.methods.values()]
     schedules = {each.schedule for each in local} - {"constant"}

@@ -127,7 +127,7 @@ def sum_of(path: Path) -> str:
 
 
 def notice(folders: Iterable[Path]) -> None:
-    """Print a line on stderr that names files of sealed directories that have changed, if any."""
+    """Print on stderr which files of sealed directories have changed, if any."""
     paths = [str(f / name) for f in dict.fromkeys(folders) if sealed(f) for name in changed(f)]
     if paths:
         more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""

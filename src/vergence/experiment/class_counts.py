@@ -24,7 +24,7 @@ Counts = Mapping[str, Mapping[str, int]]
 def counts(federation: Federation) -> Counts | None:
     """Count each person's training samples of each class.
 
-    None if the data have no column `label` with one integer per sample.
+    Return None if the data have no column `label` with one integer per sample.
     """
     label = next(iter(federation.people.values())).train.columns.get("label")
     if label is None or label.dtype != torch.int64 or label.ndim != 1:

@@ -89,7 +89,7 @@ def is_file(path: Path) -> bool:
 def module_file(module: str) -> Path | None:
     """Find the Python file of a module as an import would, but without running its code.
 
-    None if there is no such module, or if it is not a Python file.
+    Return None if there is no such module, or if it is not a Python file.
     """
     # A file that was written a moment ago would not be found otherwise.
     importlib.invalidate_caches()

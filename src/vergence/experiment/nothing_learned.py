@@ -55,8 +55,8 @@ def seeds_without_training(folder: Path, plan: Plan) -> dict[int, str]:
     """Return the seeds of one method for which no training counted, each with the reason.
 
     A client's reply after gradient steps counts as training. If no client made gradient steps, all
-    replies during the rounds count as training. If there are none of these either, the replies
-    before the first and after the last round do.
+    replies during the rounds count as training. If there are no replies during the rounds either,
+    the replies before the first and after the last round count as training.
 
     Args:
         folder: the method's run directory.

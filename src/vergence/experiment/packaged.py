@@ -27,7 +27,7 @@ def locate(path: Path) -> Path:
             as it is, whether it exists or not.
 
     Raises:
-        ConfigError: it is a name, and the package has no experiment of this name.
+        ConfigError: `path` is a name, and the package has no experiment of this name.
     """
     name = str(path)
     if is_file(path) or path.name != name or path.suffix:

@@ -23,7 +23,7 @@ from vergence.results.run_files import read_config
 
 FILE = "stamp.json"
 MADE = ("config", "code", "data", "torch")
-"""Entries of every stamp; one more entry is for states of another run with which a run begins."""
+"""Entries of every stamp; a run that begins with another run's states has one more entry."""
 FREE = ("run.workers", "run.engine")
 """Settings that change no results; the table `study` changes none either."""
 STUDY = "study"
@@ -39,8 +39,8 @@ def stamp(table: Mapping[str, Any], data_sha: str, trace: str | None = None) -> 
     Args:
         table: the merged table of the experiment.
         data_sha: digest of the data.
-        trace: path of the presence trace (a file on who is available when), as the plan found it;
-            None: as the table names it.
+        trace: path at which the plan found the presence trace (a file on who is available when);
+            None: the path in the table.
     """
     return {
         "config": config_digest(table, trace),
@@ -57,8 +57,8 @@ def config_digest(table: Mapping[str, Any], trace: str | None = None) -> str:
 
     Args:
         table: the merged table of the experiment.
-        trace: path of the presence trace (a file on who is available when), as the plan found it;
-            None: as the table names it.
+        trace: path at which the plan found the presence trace (a file on who is available when);
+            None: the path in the table.
     """
     bound = {k: v for k, v in table.items() if k not in ("run", STUDY)}
     bound["run"] = {k: v for k, v in table.get("run", {}).items() if f"run.{k}" not in FREE}

@@ -32,9 +32,9 @@ class ReleasedSamples(NamedOptions, label="proxy"):
     seed: int = 0
 
     def move_to_server(self, federation: Federation) -> Federation:
-        """Return the federation, in which the released samples are no longer people's.
+        """Return the federation with the released samples moved from people to the server.
 
-        They are the server's public data.
+        The samples become the server's public data.
         """
         federation.refuse_many("giving up samples")
         people: dict[str, Splits] = {}

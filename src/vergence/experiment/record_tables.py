@@ -86,7 +86,8 @@ def method_table(method: Method, local: LocalTraining) -> Table:
 
     Args:
         method: the method.
-        local: options of local training of the whole experiment; the table has those that differ.
+        local: options of local training of the whole experiment; the table has only the method's
+            options that differ from them.
 
     Raises:
         NotWritable: no experiment file can hold one of its options.

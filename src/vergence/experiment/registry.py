@@ -92,11 +92,11 @@ class AdmittedSource(SourceLoader):
         self.path, self.text = path, text
 
     def get_filename(self, fullname: str) -> str:
-        """Return the path of the source file, for a module of any name."""
+        """Return the path of the source file, for any module name; Python's import calls this."""
         return self.path
 
     def get_data(self, path: str) -> bytes:
-        """Return the checked text.
+        """Return the checked text; Python's import calls this.
 
         Raises:
             OSError: `path` is another file.
@@ -121,7 +121,10 @@ class OneModule(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Any, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's spec, with a loader of its checked text; None for other modules."""
+        """Return the module's spec, with a loader of its checked text; None for other modules.
+
+        Python's import calls this.
+        """
         if fullname != self.name:
             return None
         package = [str(self.file.parent)] if self.file.name == "__init__.py" else None
@@ -186,8 +189,8 @@ def _run(place: str, module: types.ModuleType, loader: AdmittedSource) -> types.
 def _imported(place: str, file: Path, text: bytes) -> types.ModuleType:
     """Import a module from its checked text, and return the module.
 
-    If the module was already imported in the ordinary way, that module is returned if the text
-    gives an equal module. Otherwise the text runs as a module of another name.
+    A module that was already imported in the ordinary way is returned if the text gives an equal
+    module; if not, the text runs as a module of another name.
 
     Args:
         place: full name of the module.
@@ -295,7 +298,7 @@ def missing_methods_text(kind: type) -> str:
 def abstract_class_error(module: types.ModuleType, base: type) -> str | None:
     """Return the error message for a module whose only subclass of `base` is abstract.
 
-    None if the module has no such subclass, or several, or one that is not abstract.
+    Return None if the module has no such subclass, or several, or one that is not abstract.
     """
     own = [kind for kind in vars(module).values() if isinstance(kind, type)]
     own = [kind for kind in own if issubclass(kind, base) and kind.__module__ == module.__name__]

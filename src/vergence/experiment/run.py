@@ -67,7 +67,7 @@ SHOWN = 3
 
 
 SeedPool = Callable[[str, int], PoolFactory]
-"""Function of a method's label and a seed: how to make the pool that runs the clients' work."""
+"""Gets a method's label and a seed; returns a function that makes the pool for clients' work."""
 
 
 class RoundReport(NamedTuple):
@@ -78,8 +78,9 @@ class RoundReport(NamedTuple):
         seed: the seed.
         round: number of rounds that are finished.
         rounds: number of rounds of the run, as it was planned.
-        metrics: metrics by name, as means over people: the training loss and the number of replies
-            of this round, and, if people were evaluated after it, their metrics.
+        metrics: numbers by name: this round's training metrics (means over clients), its number of
+            replies, and numbers from protections. If people were evaluated after the round, the
+            means of their metrics, too.
         people: person -> metric -> value, from the last evaluation so far; empty before the first.
         processes: number of processes of this machine that train; 0 in a deployment.
     """
@@ -100,8 +101,9 @@ class RoundCallback:
     Each advice is a function of the run's folder that returns a text.
 
     Attributes:
-        on_round: called after every round, and before the first; after the last round when the
-            final models have been measured. The run ends after a round for which it returns True.
+        on_round: called before the first round and after every round; after the last planned round
+            it is called when the final models have been measured. The run ends after a round for
+            which it returns True.
         bar: whether a progress bar is drawn.
         advice_interrupted: how to continue an interrupted run.
         advice_exists: what to do if the folder already holds a run.
@@ -184,7 +186,8 @@ def start_or_resume(
 
     Args:
         experiment: the experiment.
-        ready: its prepared data, to compare their digest with that of the run in the folder.
+        ready: prepared data of the experiment; their digest is compared with that of the run in the
+            folder.
         folder: the run's folder.
         follower: callbacks of the caller.
 
@@ -296,7 +299,7 @@ def check_run_stamp(experiment: Experiment, loaded: Loaded, out: Path) -> None:
     """Refuse a folder whose run was begun with another config, code or data.
 
     Raises:
-        StateError: names what differs.
+        StateError: a digest differs; the message names what differs.
     """
     if experiment.several:
         stamp.check(out, run_stamp(experiment, experiment.table, loaded))

@@ -1,4 +1,4 @@
-"""Comparison of an imported module with the module that its file's present text gives.
+"""Comparison of an imported module with one made from the present text of its file.
 
 Python keeps neither the text nor the time of an import. So the text of the file runs again under
 another name, and both modules are compared: functions by their code, classes by all their
@@ -34,7 +34,7 @@ PARTS: Mapping[type, tuple[str, ...]] = {
 
 
 class ModuleComparison:
-    """Comparison of an imported module with a module that the same file's text gives now.
+    """Comparison of an imported module with one made from the present text of the same file.
 
     Args:
         imported: the imported module.

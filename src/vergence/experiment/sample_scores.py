@@ -1,9 +1,10 @@
 """Headline metric of every block of a person's test samples, from which harm is computed.
 
-Harm means that a person's score is worse with a method than without it. The metric is written for
-methods and for each person's own baseline without learning. A block is the samples of one picture,
-or of one scene of a video. It has the picture's or scene's number in the data set, which is the
-same in every split. Samples without such a number are cut into up to 20 blocks of neighbours.
+Harm means that a person's score is worse with a method than without it. samples.csv has the scores
+of a method. prior_samples.csv has those of each person's own baseline, which predicts without
+learning. A block is the samples of one picture, or of one scene of a video. It has the picture's or
+scene's number in the data set, which is the same in every split. Samples without such a number are
+cut into up to 20 blocks of neighbours.
 
 Used by `experiment.run`.
 """
@@ -96,7 +97,7 @@ def rows_of(task: Task, person: str, outputs: Tensor, samples: Samples) -> Itera
 def blocks_of(samples: Samples) -> list[str]:
     """Return the name of each sample's block: its picture, its scene, or a group of neighbours.
 
-    Samples with several gaze points per frame are of pictures, as in the task `gaze_map`; a frame
+    Samples with several gaze points per frame count as pictures, as in the task `gaze_map`; a frame
     of a video has a single gaze point.
     """
     # Scene -1 is a scene that nobody else saw: then all samples are cut into runs of neighbours.

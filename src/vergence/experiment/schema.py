@@ -279,7 +279,7 @@ def load(
 
 
 def short(text: str) -> str:
-    """Return a message; if it is longer than `LINE` characters, without its middle."""
+    """Return a message; the middle of one longer than `LINE` characters is left out."""
     return text if len(text) <= LINE else f"{text[: LINE // 2]} ... {text[-LINE // 2 :]}"
 
 
@@ -485,7 +485,7 @@ def check_combinations(experiment: Experiment) -> Experiment:
 def python_parts(table: Mapping[str, Any]) -> str:
     """Return a text on the parts of a run that are Python objects, such as its task.
 
-    "" if names in an experiment file give all parts.
+    Return "" if names in an experiment file give all parts.
     """
     parts = table.get("python", [])
     if not isinstance(parts, list) or not parts:

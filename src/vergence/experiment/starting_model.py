@@ -123,7 +123,7 @@ def _read_copy_in_run(path: Path, run: str) -> StartingModel:
 
 
 def write_copy(start: StartingModel | None, folder: Path) -> None:
-    """Write the model from which a run starts into the run's folder; nothing if it is None."""
+    """Write the model from which a run starts into the run's folder; do nothing without it."""
     if start is not None:
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def provenance_entry(start: StartingModel | None) -> dict[str, Mapping[str, Any]
 def split_seed_of(dataset: Dataset) -> int | None:
     """Return the seed of a data set's split into training, validation and test data.
 
-    None for a data set with a fixed split, and for loaded data.
+    Return None for a data set with a fixed split, and for loaded data.
     """
     return getattr(dataset, "split_seed", None)
 

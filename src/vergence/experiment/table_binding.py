@@ -94,9 +94,9 @@ def as_table(value: Any, where: str) -> dict[str, Any]:
 
 
 def _untyped_hint(record: type, key: str) -> str:
-    """Return a hint for a message if `key` is an attribute of a dataclass without annotation.
+    """Return a hint for a message if `key` is a dataclass's attribute that lacks an annotation.
 
-    "" if there is no such attribute.
+    Return "" if there is no such attribute.
     """
     value = vars(record).get(key)
     if key.startswith("_") or value is None or callable(value) or hasattr(value, "__get__"):

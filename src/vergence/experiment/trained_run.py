@@ -196,7 +196,7 @@ class TrainedRun:
     def offers_newcomer(self, whole: bool = False) -> bool:
         """Return whether the server sends parameters to an unseen client.
 
-        `whole`: return whether it sends all parameters of the network.
+        With `whole`, return whether the server sends all parameters of the network.
         """
         trees = self.method.prediction_trees(self.server, NEWCOMER)
         if not whole:
@@ -309,8 +309,8 @@ class TrainedRun:
 def participants_data(folder: Path, loaded: Loaded) -> Federation:
     """Return the prepared data of the people who took part in a run.
 
-    These are all people in the data that are read now. If people were added to the data since the
-    run, these are the people whom the run measured.
+    Usually they are all people in the data that are read now. If people were added to the data
+    since the run, they are the people whom the run measured.
 
     Args:
         folder: the run directory.

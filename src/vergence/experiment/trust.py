@@ -55,7 +55,7 @@ class Code:
 
     Attributes:
         text: the text of its file.
-        module: the module that running the text gave.
+        module: the module in which the text ran.
     """
 
     text: bytes
@@ -88,7 +88,7 @@ class Trust:
         own_experiment: the user starts their own experiment; its code may run, except code that the
             config of a run folder names.
         trust_code: all code may run, because the user gave `--trust-code`.
-        exact: whether a file that differs from the file the run recorded is an error; otherwise a
+        exact: whether it is an error if a file is not the one that the run recorded; otherwise a
             note is printed.
         hint: what the user can type to allow the code, for the error message.
         ban_reason: why no code may run at all, even with `--trust-code`; "": code is not banned.
@@ -204,7 +204,7 @@ def current_trust() -> Trust:
 
 @contextmanager
 def under(trust: Trust) -> Iterator[Trust]:
-    """Make this the current trust in the `with` block: only code that it allows may run there."""
+    """Make `trust` the current trust in the `with` block: only code that it allows may run."""
     before = _NOW.set(trust)
     try:
         yield trust
@@ -338,9 +338,10 @@ def ask_for_trust(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask_for_exact_code(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command that runs code only with `--trust-code`, and only unchanged code.
+    """Decorate a command, so that it runs code only with `--trust-code` and only if unchanged.
 
-    The code must have the SHA-256 that the run recorded.
+    The decorator adds the option. `Trust.admit` raises an error for code whose SHA-256 is not the
+    one that the run recorded.
     """
     return _with_trust_option(command, Trust(exact=True))
 

@@ -98,7 +98,7 @@ def _text(error: BaseException) -> str:
 def _place(text: str, own: frozenset[str]) -> str | None:
     """Return the innermost line of the user's code in a traceback, as `FILE:LINE, FUNCTION`.
 
-    None if the traceback has no line of the user's code. `own` are the files with this code.
+    Return None if the traceback has no line of the user's code. `own` are the files with this code.
     """
     frames = [match.groups() for match in FRAME.finditer(text) if match[1] in own]
     if not frames:

@@ -106,7 +106,7 @@ def one_class_error(module: types.ModuleType, base: type, classes: Sequence[str]
 
 
 def import_and_name(base: type) -> tuple[str, str]:
-    """Return the import that a subclass of `base` needs, and the name of `base` after it."""
+    """Return the import that a subclass of `base` needs, and the name that it gives to `base`."""
     kind = base.__name__
     if getattr(importlib.import_module("vergence"), kind, None) is base:
         return "`import vergence as vg`", f"vg.{kind}"

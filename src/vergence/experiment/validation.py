@@ -256,7 +256,7 @@ def _check_targets(
             for them; new pairs are added.
 
     Raises:
-        DataError: names the column, the row and the value.
+        DataError: there is such a class; the message names the column, the row and the value.
     """
     for name in task.labels:
         target = part.columns.get(name)

@@ -114,7 +114,8 @@ class SecureAggregationConfig:
             asked: number of people whom the server asks at once.
 
         Raises:
-            ConfigError: `min_contributors` is set to a smaller number, or `asked` is smaller.
+            ConfigError: `min_contributors` is at most half of all people, or `asked` is below the
+                returned number.
         """
         least = max(FEWEST, people // 2 + 1) if people else FEWEST
         if (fewest := self.min_contributors) is not None and fewest < least:
@@ -137,7 +138,8 @@ class SecureAggregationConfig:
         """Fewest people in a sum: `min_contributors`.
 
         Raises:
-            ConfigError: it is None; `among` or `most_of` returns options in which it is a number.
+            ConfigError: `min_contributors` is None; `among` or `most_of` returns options in which
+                it is a number.
         """
         if self.min_contributors is None:
             raise ConfigError("privacy.aggregation: how many people there are is not known here")
@@ -153,7 +155,7 @@ class UserLevelConfig(Budget):
     `unit` says which of the two epsilons is given here.
 
     Args:
-        clip: largest L2 norm of one person's update, over all trees.
+        clip: largest L2 norm of one person's update, over all its parameter trees.
         epsilon: budget of a run (of one seed and method); the noise follows from it.
         noise: standard deviation of the noise on a sum, as a multiple of `clip`; if `epsilon` is
             given too, a run that would spend more than `epsilon` is refused.
@@ -200,7 +202,7 @@ class UserLevelConfig(Budget):
         return UserLevel(self.clip, noise, self.bits, shares, people)
 
     def leaving(self, answer: Reply, inside: int = 1) -> Reply:
-        """Return a reply whose update is clipped over all its trees, and without metrics.
+        """Return a reply without metrics, whose update is clipped over all its parameter trees.
 
         Metrics are dropped because no noise is added to them.
 
@@ -212,7 +214,7 @@ class UserLevelConfig(Budget):
         return replace(self.level().bounded(answer, among), metrics={})
 
     def fault(self, sealed: SealedReply, most: int = 1) -> str | None:
-        """Return why a client's reply must not count; None if it is clipped and rounded as it must.
+        """Return why a client's reply must not count; None if it is clipped and rounded correctly.
 
         Args:
             sealed: the reply; it adds up the updates of at most `most` people.
@@ -284,12 +286,15 @@ class Privacy(NamedOptions):
 
     @property
     def differential(self) -> bool:
-        """True if updates have an epsilon guarantee (`user` or `solver`); no metrics are sent."""
+        """True if updates have an epsilon guarantee: `user` or `solver` is set.
+
+        Then no metrics are sent.
+        """
         return self.user is not None or self.solver is not None
 
     @property
     def bounded(self) -> bool:
-        """True if every person's update is clipped and sent with weight 1, without its mask."""
+        """True if every person's update is clipped and sent with weight 1 and without a mask."""
         return self.user is not None
 
     @property

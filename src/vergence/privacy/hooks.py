@@ -25,9 +25,9 @@ from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 
 LEFT_OUT = "left out"
-"""Start of the status of a reply that passed all checks and `ServerHooks.combine` left out."""
+"""Start of the status of a reply that passed all checks but that `ServerHooks.combine` left out."""
 Check = Callable[[Message, SealedReply], str | None]
-"""Function of the server's message and the client's answer: why the answer is refused, or None."""
+"""Gets the server's message and the client's answer; returns why the answer is refused, or None."""
 
 
 class Turn(Protocol):
@@ -79,7 +79,10 @@ class ClientHooks:
         """
 
     def context(self, site: ClientContext) -> ClientContext:
-        """Return the data and random numbers that a client sees, before its turn begins."""
+        """Return a client's context (data and random numbers) as this protection changes it.
+
+        A worker process calls this before a client's turn, and before a client is evaluated.
+        """
         return site
 
     def answer(self, ask: object, turn: Turn, then: Callable[[object], object]) -> object:
@@ -102,7 +105,8 @@ class ClientHooks:
     def serving(self, ask: object, client: str) -> object:
         """Return the request to answer in place of `ask`, on the server of split learning.
 
-        `ask` is a computation that the server's part of the method wants on what `client` sent.
+        `ask` is a computation on data that `client` sent. The server's part of the method asks for
+        it.
         """
         return ask
 
@@ -129,14 +133,15 @@ class ClientHooks:
         return {}
 
     def fault(self, sealed: SealedReply, client: str) -> str | None:
-        """Return why a client's reply from another machine must not count; None if it may."""
+        """Return why a client's reply from another machine must not count; None if it may count."""
         return None
 
     def covers(self, client: str, round: int, why: str) -> bool:
         """Return whether the client sends zeros, which count, in place of a faulty reply.
 
-        Whether a reply is faulty may depend on the client's data. With zeros the server does not
-        learn it. `why` is the reason for which the reply was refused.
+        The client's machine calls this for a refused reply; `why` is the reason of the refusal.
+        Whether a reply is faulty may depend on the client's data, and zeros hide it from the
+        server.
         """
         return False
 
@@ -276,7 +281,7 @@ class Guarantee(NamedTuple):
         unit: the unit that is hidden.
         epsilon: epsilon of a whole run of one seed and method.
         delta: the delta at which epsilon is computed.
-        neighbours: how two data sets differ that cannot be told apart, in words.
+        neighbours: in words, the difference of two data sets that cannot be told apart.
         against: from whom the unit is hidden, in words.
         ratio: standard deviation of the noise in a mean update, as a multiple of the clip norm;
             None: unknown.
@@ -357,7 +362,10 @@ class Protection:
     forecasts: ClassVar[bool] = True
 
     def check(self, run: ProtectedRun) -> None:
-        """Raise a `ConfigError` that says why this protection cannot protect a run, if so."""
+        """Raise a `ConfigError` with the reason if this protection cannot protect a run.
+
+        The validation of an experiment calls this before anything is trained.
+        """
 
     def client(self, run: ProtectedRun) -> ClientHooks | None:
         """Return the hooks for the work of clients, or None."""

@@ -43,7 +43,7 @@ class NoiseKey:
         return cls(new_seed())
 
     def child(self, *purpose: str | int) -> NoiseKey:
-        """Return the key for one purpose; this key cannot be computed from it."""
+        """Return the key for one purpose; the parent key cannot be computed from it."""
         # The parts are spelled by `repr`: joined without quotes, ("1", "23") and ("12", "3") would
         # share their noise, and the difference of two releases would be free of it.
         return NoiseKey(derived(self._key, bytes(SEED), repr(purpose)))
@@ -122,7 +122,7 @@ def hidden(values: Tensor, scale: float, noise: NDArray[np.float64]) -> Tensor:
 
 
 def grid(scale: float) -> float:
-    """Return the step to whose multiples noise of this scale, and noisy values, are rounded.
+    """Return the rounding step for noise of this scale, and for values with such noise.
 
     It is a power of two, more than 2^-17 and at most 2^-16 of the scale.
     """

@@ -35,7 +35,7 @@ FOLDER = "privacy"
 """Name of the folder with a run's secret and release logs, inside its folder of states."""
 NAME = "secret"
 BOOKS = "privacy.books"
-"""Register: a file next to `FOLDER` with the names of its files, so that deletion is noticed."""
+"""Register: a file next to `FOLDER` that lists the folder's files, so that deletion is noticed."""
 
 
 class Release(NamedTuple):
@@ -92,7 +92,7 @@ class ReleaseLog:
         return any(entry.mark == mark for entry in self.entries)
 
     def with_(self, entry: Release) -> Ledger:
-        """Return the ledger of all releases and one more."""
+        """Return the ledger of all releases so far and of one more release."""
         return account([*self.entries, entry])
 
     @property
@@ -153,7 +153,7 @@ def account(entries: list[Release]) -> Ledger:
 
 
 def noted(folder: Path) -> list[str]:
-    """Return the names of files in a folder (the secret, release logs) that its register lists.
+    """Return the names of files (secret, release logs) that a folder's register lists.
 
     The list is empty if the folder has no register; it may hold empty names.
     """
@@ -180,10 +180,10 @@ def note(path: Path) -> None:
 
 
 def refuse_missing(folder: Path) -> None:
-    """Raise an error if a secret or release log is missing that a folder's register lists.
+    """Raise an error if a folder's register lists a secret or release log that is missing.
 
     Raises:
-        StateError: names the missing file.
+        StateError: a file is missing; the message names it.
     """
     for name in noted(folder):
         if name and not (folder / name).exists():
@@ -204,7 +204,7 @@ def secret_in(folder: Path) -> NoiseKey:
 
     Raises:
         StateError: the file is damaged, others may read it, or it is missing although the folder
-            has release logs. Or a file of the folder's register is missing.
+            has release logs. Or a file that the folder's register lists is missing.
     """
     path = folder / NAME
     refuse_missing(folder)

@@ -27,9 +27,9 @@ def fault(
     """Return why a reply must not be counted; None if it may.
 
     A reply must answer this round and hold exactly the trees and metrics that the method declares.
-    Trees must have the layout and dtype of those that were sent, and raw data need rows. Values,
-    metrics and values divided by their weights must be finite. A weight is in [0, 1e9]; weights per
-    entry must fit the tree's layout.
+    Trees must have the layout and dtype of those that were sent, and tensors of raw data have at
+    least one dimension. Values, metrics and values divided by their weights must be finite. A
+    weight is in [0, 1e9]; weights per entry must fit the tree's layout.
 
     Args:
         sealed: the reply.

@@ -115,7 +115,7 @@ def build_rule(value: Any) -> RobustRule:
 
 
 def build_own_protection(table: Any) -> Protection:
-    """Build a user's own protection from a table with its options; `name` is that of its code.
+    """Build a user's own protection from a table with its options; `name` names its code.
 
     Raises:
         ConfigError: there is no such code, or an option does not fit.
@@ -155,8 +155,8 @@ def build_poison(table: Any) -> Poison | DataPoison:
 def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federation:
     """Return the federation, whose field `about` then names the malicious clients.
 
-    For an attack on data, their training data are changed. If nobody is malicious, the federation
-    is unchanged.
+    For an attack on data, these clients' training data are changed. If nobody is malicious, the
+    federation is unchanged.
     """
     federation.refuse_many("choosing who lies")
     attackers = poison.malicious_clients(federation.clients)

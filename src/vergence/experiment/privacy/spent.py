@@ -33,7 +33,7 @@ UNITS = {
     "picture": "picture",
     "pixel": "pixel",
 }
-"""Unit of privacy of an epsilon, by the name of its block in results.json."""
+"""Unit of privacy of an epsilon, by the name of the epsilon's block in results.json."""
 FITS, DROWNS = 1.0, 10.0
 """Norm of the noise in a mean update, divided by the largest allowed norm of an update. Up to
 `FITS` learning remains possible; above `DROWNS` the model is useless.
@@ -151,7 +151,8 @@ def uncovered_text(method: Method) -> str:
 def spent_block(plan: Plan, run: ProtectedRun) -> dict[str, Any] | None:
     """Return the block `privacy` of results.json: what each protection of a finished run spent.
 
-    It is computed from the logs in the run's folder of states. None if nothing is reported.
+    It is computed from the logs in the run's folder of states. Return None if there is
+    nothing to report.
     """
     plan, block = plan.known(plan.silos.count(len(run.federation.clients))), dict[str, Any]()
     refuse_missing(run.state / FOLDER)
@@ -177,7 +178,7 @@ def screen_lines(label: str, block: Mapping[str, Any], tuned: bool = False) -> l
     Args:
         label: the method's label.
         block: the block `privacy` of results.json.
-        tuned: whether a sweep chose the method's settings, which cost more privacy.
+        tuned: whether a sweep chose the method's settings; the sweep has spent more privacy budget.
     """
     lines = [f"server of {label}: {verdicts(block[KEY])}"] if KEY in block else []
     for kind in (kind for kind in UNITS if kind in block):

@@ -46,8 +46,8 @@ class Charge(NamedOptions, label="dp"):
 
     Attributes:
         noise: standard deviation as a multiple of the sensitivity (the clip bound).
-        rate: chance that a unit (a frame, or a person) takes part in a step, drawn independently
-            for every unit and step (Poisson sampling); 1: always.
+        rate: probability that a unit (a frame, or a person) takes part in a step, independently of
+            other units and steps (Poisson sampling); 1: always.
         steps: number of such steps.
     """
 

@@ -66,7 +66,7 @@ class Budget:
             )
 
     def refuse_delta(self, units: int, what: str) -> None:
-        """Refuse a delta so large that a mechanism could publish one of the units whole.
+        """Refuse a delta so large that a mechanism could publish all data of one unit.
 
         Args:
             units: number of units, such as people or samples.
@@ -83,7 +83,7 @@ class Budget:
             )
 
     def multiplier(self, rate: float, steps: int) -> float:
-        """Return the noise on a sum, as a multiple of `clip`: `noise`, or what `epsilon` allows.
+        """Return the noise on a sum in multiples of `clip`: `noise`, or else what `epsilon` needs.
 
         Args:
             rate: probability that a unit is in a sum.

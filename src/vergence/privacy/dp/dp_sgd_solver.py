@@ -32,7 +32,7 @@ from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
 from vergence.training.sequential import Solver
 
 MEAN_SHARE, MEAN_NOISE = 0.2, 10.0
-"""Fraction of epsilon that means may spend; if `noise` is set, the factor for noise on means."""
+"""Fraction of epsilon for means over samples; if `noise` is set, factor for the noise on means."""
 
 
 class DpSgdBudgetSpent(StateError):

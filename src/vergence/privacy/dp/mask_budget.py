@@ -87,7 +87,7 @@ class Groups:
         return Mask((inside == self.sizes) & (self.sizes <= k), layout)
 
     def share(self, k: int, candidates: Mask) -> int:
-        """Return how many of the candidate groups to draw, so that they have about k entries.
+        """Return how many candidate groups to draw, so that the drawn groups have about k entries.
 
         It is k divided by the mean size of the candidate groups, rounded, and at least 1; 0 if
         there are no candidates.

@@ -31,12 +31,13 @@ from vergence.training.steps import rows_of
 FEW, MANY = 3, 64
 """Samples of the small batch, whose gradients are compared too, and of the largest batch."""
 OUTLIERS = (1e3, -1e3, 0.0)
-"""Factors for the copy that replaces a sample: far above all, far below, or 0: an exact copy."""
+"""Factors by which `replaced` makes outliers; with 0 it makes an exact copy of another sample."""
 ROUNDING = 1e-4
 """Allowed relative difference of outputs from batches of unequal sizes, and of gradient norms."""
 GRADIENT = "in its gradient"
 CLOSED, SHIFT = 1e-3, 0.1
-"""Largest standard deviation of a parameter that counts as constant, and that of added noise."""
+"""`CLOSED`: largest standard deviation of a parameter that counts as constant. `SHIFT`: standard
+deviation of the noise that `opened` adds to such a parameter."""
 
 
 def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
@@ -50,7 +51,8 @@ def refuse_mixing(task: Task, samples: Samples, size: int) -> None:
         size: size of the batches in training.
 
     Raises:
-        ConfigError: names the first layer whose output changes, or the loss.
+        ConfigError: samples depend on each other. The message names the first layer whose output
+            changes, or the loss.
     """
     refuse(task.module())
     few, many = (
@@ -138,7 +140,7 @@ class MixingProbe:
         """Run the network on some batches; return all outputs for the last batch.
 
         Outputs are under the names of their layers, and under "" for the whole network. For a
-        single batch of `FEW` samples, the norms of their gradients are under `GRADIENT`.
+        single batch of `FEW` samples, the norms of the samples' gradients are under `GRADIENT`.
         """
         module = self.module or opened(self.task.module())
         for layer in module.modules():

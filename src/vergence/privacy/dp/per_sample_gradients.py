@@ -43,7 +43,7 @@ Grads = dict[str, Tensor]
 
 
 UNCOMPARED: WeakKeyDictionary[nn.Module, list[set[str]]] = WeakKeyDictionary()
-"""For each network, after each comparison: parameters whose gradients were zero in all so far."""
+"""For each network and comparison: parameters whose gradients were zero in it and all before it."""
 COMPARISONS = 50
 """After this number of batches a parameter that never had a gradient counts as unused."""
 NOT_BY_LAYERS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -60,7 +60,7 @@ def refuse(module: nn.Module) -> None:
     """Refuse a network with a layer that is known to mix the samples of a batch.
 
     Raises:
-        ConfigError: names the layer, and what to use in its place.
+        ConfigError: there is such a layer. The message names it, and what to use in its place.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, MIXING):

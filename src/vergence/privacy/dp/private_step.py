@@ -1,4 +1,4 @@
-"""Private gradient of one batch of a piece of a cut network, for an optimiser's step.
+"""Private gradient of one batch, for an optimiser's step on a network or on a part of it.
 
 Used by `engine.protections.dp_split`, `privacy.dp.dp_sgd_solver` and `privacy.dp.mixing_probe`.
 """

@@ -63,8 +63,8 @@ def _complete(height: int, turns: int, alone: bool = True) -> tuple[int, ...]:
     """Return a person's largest sums of squares in a full tree of 2^height rounds.
 
     Entry n is for n rounds in which the person takes part, from 0 to at most `turns`. The root
-    counts only if it occurs `alone` in a sum over rounds. The right half of a node never does: once
-    it is full, the node replaces it.
+    counts only if it occurs `alone` in a sum over rounds. The right half of a node never
+    occurs alone: once the half is full, the node replaces both halves.
     """
     below = (0, 0)
     if height:

@@ -3,9 +3,8 @@
 Every reply is clipped to the norm `clip` over all its trees together, and counts with weight 1,
 whatever weights the method wanted. It is rounded to a grid of integers. The sum of all replies gets
 discrete Gaussian noise of standard deviation `noise` * `clip`. Either the aggregator draws this
-noise, or each client draws a share of it, so that nobody ever sees the sum without noise. The
-server divides by the number of people it expected, which is public, and so not by the number of
-replies.
+noise, or each client draws a share of it; with shares nobody ever sees the sum without noise. The
+server divides by the expected number of people, which is public, and not by the number of replies.
 
 Used by `engine.protections.user_level`, `engine.secure_sums` and `privacy.config`.
 
@@ -47,7 +46,7 @@ class UserLevel(NamedOptions, label="user_level"):
     """Clipping bound and noise that hide one person, on a grid of integers.
 
     Args:
-        clip: C, the largest L2 norm of one person's update, over all trees.
+        clip: C, the largest L2 norm of one person's update, over all its parameter trees.
         noise: z; the noise on the sum has standard deviation z C.
         bits: bits of the grid: the range from 0 to C has between 2^(bits - 1) and 2^bits steps. In
             float32, sums of up to 2^(24 - bits) people are exact.
@@ -118,8 +117,8 @@ class UserLevel(NamedOptions, label="user_level"):
     def share(self, count: int, secret: NoiseKey) -> Integers:
         """Return one client's share of the noise on a tree, int64 `[count]`, in grid steps.
 
-        For each entry, the distribution of the sum of all `shares` shares is within `gap` of the
-        discrete Gaussian.
+        For each entry, the clients' shares add up to nearly discrete Gaussian noise. `gap` bounds
+        the log ratio of the two distributions.
         """
         return discrete_gaussian(self.variance / self.shares, count, secret.draws())
 
@@ -127,7 +126,7 @@ class UserLevel(NamedOptions, label="user_level"):
         """Check that shares of the noise add up to noise of the right distribution.
 
         Raises:
-            ConfigError: the grid is too coarse for that.
+            ConfigError: the distribution is wrong, as the grid is too coarse.
         """
         if (apart := gap(self.variance / self.shares, self.shares)) > SAME:
             raise ConfigError(

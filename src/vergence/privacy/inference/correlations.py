@@ -3,8 +3,9 @@
 Correlated randomness is random numbers and values computed from them, of which each party has a
 share. It is used for one image only. The same code runs on the dealer, who draws the shares of all
 parties and so knows the secrets, and on a party, who has only its own share. A party's shares of
-random numbers come from its seed. Its shares of values computed from them come from its seed too,
-except for the first party: its shares are what is left of the secret, and the dealer sends them.
+random numbers come from its seed. So do its shares of values computed from random numbers, except
+for the first party. The dealer computes the first party's shares of such values, so that all shares
+combine to the secret, and sends them.
 
 Used by `deployment.private_inference.party`, `deployment.private_inference.party_seed`,
 `deployment.private_inference.sharing` and `privacy.inference.shared_network`.
@@ -62,7 +63,7 @@ class CorrelationSource(Protocol):
 
 
 def next_seed(seed: bytes) -> bytes:
-    """Return the seed for the next image; this seed cannot be computed from it."""
+    """Return the seed for the next image; `seed` cannot be computed from the next seed."""
     return derived(seed, b"", "private prediction, next image")
 
 
@@ -88,7 +89,8 @@ class SeededDraws:
 class Dealer:
     """Deals correlated randomness for one image: it draws the shares of all parties.
 
-    It collects the first party's shares of dependent values, which follow from the other shares.
+    It collects the first party's shares of values that are computed from random numbers. These
+    shares follow from the value and the other parties' shares.
 
     Args:
         seeds: the seed of each party, in order.

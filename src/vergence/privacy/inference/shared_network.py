@@ -1,10 +1,10 @@
 """Evaluation of a network on additive shares among two or more parties.
 
-Each party runs a generator. It yields its shares of arrays that are to be opened, and is sent the
-opened arrays: the sum over all parties (words, integers modulo 2^64), or the exclusive or (bits).
-The caller decides whether the parties run in one process or on several machines. Every opened value
-is hidden by a mask that is used once. Security is semi-honest: if a party deviates from the
-protocol, the answer is wrong, and nobody notices.
+Each party runs a generator. The generator yields the party's shares of arrays to open, and is sent
+the opened arrays: the sum over all parties (words, integers modulo 2^64), or the exclusive or
+(bits). The caller decides whether the parties run in one process or on several machines. Every
+opened value is hidden by a mask that is used once. Security is semi-honest: if a party deviates
+from the protocol, the answer is wrong, and nobody notices.
 
 Used by `deployment.private_inference.agreement`, `deployment.private_inference.client`,
 `deployment.private_inference.party` and `deployment.private_inference.sharing`.

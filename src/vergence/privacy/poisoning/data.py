@@ -72,7 +72,7 @@ def change_clients(
         change: function that changes the data of all people of a federation.
 
     Raises:
-        ConfigError: there are more than 100,000 people, made on demand.
+        ConfigError: there are more than 100,000 people, whose data are generated on demand.
     """
     federation.refuse_many("poisoning people's data")
     if not clients:

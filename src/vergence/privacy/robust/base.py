@@ -102,7 +102,7 @@ class RobustRule(NamedOptions, ABC):
     def decide(
         self, votes: UpdateMatrix, stream: RandomStream, root: NDArray[np.floating] | None
     ) -> Decision:
-        """Return the update that the server adds to its model.
+        """Return the update that the server adds to its model; `combine` calls this.
 
         Args:
             votes: the clients' updates, one row per client, at least `fewest` rows.

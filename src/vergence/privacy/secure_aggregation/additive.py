@@ -403,7 +403,7 @@ class Aggregator(Participant[AdditiveParams]):
         return self._opened(np.concatenate([self.total[:gated][opened], self.total[gated:]]))
 
     def _spend(self) -> None:
-        """Record which sum of the clients' replies is opened; no other sum of them may be."""
+        """Record which sum is opened; no other sum of these clients' replies may be opened."""
         self.spent.spend(self.terms.contribution, sum_digest(self.names, self.terms.form))
 
     def _opened(self, words: Words) -> OpenedShare:
@@ -465,7 +465,7 @@ def opened_words(
     A gated word may be opened only if enough clients contributed to it.
 
     Args:
-        looked: each party's share of these truth values.
+        looked: each party's share of the returned truth values.
         terms: parameters of the attempt.
         register: the parties' long-lived keys.
         before: digest of all messages up to the dealer's tables, as the caller saw them.

@@ -80,7 +80,7 @@ class AdditiveParams(SessionParams):
 @tagged("Opening")
 @dataclass(frozen=True)
 class Opening(SentMessage):
-    """An aggregator's public key for one attempt, under which clients encrypt its shares."""
+    """An aggregator's public key for one attempt; clients encrypt shares for it with this key."""
 
     key: bytes
     signature: bytes = b""

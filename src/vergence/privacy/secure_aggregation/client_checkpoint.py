@@ -21,7 +21,7 @@ from vergence.privacy.secure_aggregation.pairwise_messages import Advert, Pairwi
 class Pending:
     """A client's state in an attempt at a secure sum by pairwise pads.
 
-    Its `repr` omits the secrets, as it may end up in a log.
+    The object's `repr` may end up in a log, and so omits the secrets.
 
     Attributes:
         terms: parameters of the attempt.

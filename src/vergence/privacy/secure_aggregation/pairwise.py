@@ -25,7 +25,7 @@ CCS 2017, Figure 4 with the steps for an active adversary.
 Differs: signatures also cover the attempt, and the keys and senders of shares that a client was
 shown; masked words and answers are signed. Each client commits to its own seed, so that a wrong
 share ends the attempt instead of spoiling the sum. For one request a client gives only one vector
-of words, and helps to open only one sum of it.
+of words, and helps to open only one sum that contains it.
 """
 
 from __future__ import annotations

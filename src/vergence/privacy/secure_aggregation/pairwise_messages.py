@@ -195,7 +195,7 @@ def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
 def share_numbers(adverts: Collection[str]) -> dict[str, int]:
     """Return the number of each client in Shamir's scheme (from 1), by name.
 
-    It is the point at which the client's shares are values of the polynomial.
+    A client's share of a secret is the value of the secret's polynomial at the client's number.
     """
     return {name: number for number, name in enumerate(sorted(adverts), 1)}
 

@@ -123,7 +123,7 @@ class Coordinator:
     def _all(
         self, answers: Answers, kind: type[FromAggregator], names: tuple[str, ...] = ()
     ) -> dict[str, FromAggregator]:
-        """Check that all aggregators, or those in `names`, sent a message; return it by name.
+        """Check that all aggregators, or those in `names`, sent a message; return these by name.
 
         Raises:
             Aborted: a message is missing, or is not valid.

@@ -123,7 +123,7 @@ class ReplyLayout:
 
     @property
     def digest(self) -> bytes:
-        """Return a digest of the layout: 32 bytes; layouts that read words differently differ."""
+        """Return a 32-byte digest; layouts that read words differently have different digests."""
         layouts = [(name, self.like[name].layout, self.trees[name]) for name in self.exposed.trees]
         whole = literal_text((self.exposed, layouts, self.weight, dict(self.metrics)))
         return hashlib.sha256(whole.encode()).digest()
@@ -161,8 +161,9 @@ class ReplyLayout:
     def aggregate(self, words: Words, people: int) -> Aggregate:
         """Return the aggregate from the sum of the words of `people` people.
 
-        If nobody, or too few people, contributed to an entry, its word is 0. The entry then has
-        total 0, and with weights per entry weight 0. A metric is the mean over those who sent it.
+        If nobody, or too few people, contributed to an entry, its word is 0. The entry's total is
+        then 0, and so is its weight if entries have weights. A metric is the mean over those who
+        sent it.
         """
         totals, weights = dict[str, Params](), dict[str, float | Params]()
         at = self.entries

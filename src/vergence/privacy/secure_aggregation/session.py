@@ -23,18 +23,18 @@ from vergence.privacy.secure_aggregation.packing import Words
 Sign = Callable[[bytes], bytes]
 """Signs data with a participant's long-lived key."""
 Genuine = Callable[[bytes, bytes], bool]
-"""Function of data and signature: whether one participant's long-lived key made the signature."""
+"""Gets data and signature; returns whether one participant's long-lived key made the signature."""
 Register = Mapping[str, Genuine]
-"""Checks of signatures, by participant. If it came from the server, that could invent clients."""
+"""Checks of signatures, by participant. A server that supplied them could invent clients."""
 # In a sum over two, each of them learns the other's words by subtracting its own.
 FEWEST = 3
 """Smallest number of people in a secure sum."""
 
 
 QUESTION = "question of {}"
-"""Key in `UsedContributions`: digest of the request that a client's contribution answers."""
+"""Key in `UsedContributions` for the digest of the request that a contribution answers."""
 ROW = "row of {}"
-"""Key in `UsedContributions`: digest of the words that a client gave."""
+"""Key in `UsedContributions` for the digest of the words that a client gave."""
 
 
 def contribution(run: str, request: str) -> str:
@@ -138,7 +138,7 @@ class UsedContributions:
             what: digest that identifies the sum; "": unknown.
 
         Raises:
-            Refused: another or an unknown sum of this contribution was opened before.
+            Refused: another sum with this contribution, or an unknown one, was opened before.
         """
         if contribution not in self.opened:
             self.opened[contribution] = what
@@ -269,7 +269,7 @@ def joined(parts: Iterable[bytes]) -> bytes:
 
 
 def sum_digest(names: Collection[str], form: bytes) -> str:
-    """Return the digest that identifies a sum: of the people in it and the digest `form`."""
+    """Return the digest that identifies a sum, from the people in it and the digest `form`."""
     return hashlib.sha256(joined([form, *(name.encode() for name in sorted(names))])).hexdigest()
 
 
@@ -301,7 +301,7 @@ def summary(data: bytes | memoryview) -> bytes:
 
 
 def listed(named: Mapping[str, bytes]) -> bytes:
-    """Join names and byte strings, in the order of the names; different mappings differ."""
+    """Join names and byte strings, in the order of names; no two mappings give the same bytes."""
     return joined(part for name in sorted(named) for part in (name.encode(), named[name]))
 
 

@@ -61,7 +61,7 @@ class Bottleneck(NamedOptions, label="bottleneck"):
     def epsilon(self, delta: float, releases: int) -> float:
         """Return epsilon of `releases` releases of an image.
 
-        Neighbouring data have any other image in its place.
+        Neighbouring data have any other image in place of this image.
         """
         return gaussian_epsilon(releases**0.5 * 2 * self.clip / self.deviation, delta)
 

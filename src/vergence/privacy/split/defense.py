@@ -33,8 +33,8 @@ from vergence.privacy.split.nopeek import penalty
 from vergence.privacy.split.pixel_dp import normalise_, sensitivity
 
 SHAPED = 1e-5
-"""Weights with a norm from 1 - `SHAPED` to 1 are left as they are, or they would shrink in each
-step."""
+"""Weights with a norm from 1 - `SHAPED` to 1 are left as they are; otherwise they would shrink in
+each step."""
 IMAGE = "image"
 """Name of the data column with pictures."""
 
@@ -82,20 +82,24 @@ class SplitDefense:
         return False
 
     def check(self, front: Piece) -> None:
-        """Raise an error if the defence's guarantee does not hold for the client's layers."""
+        """Raise an error if the defence's guarantee does not hold for the client's layers.
+
+        Called before a run begins.
+        """
         return
 
     def constrain(self, front: nn.Module, height: int, width: int) -> None:
         """Constrain the weights of the client's layers, in place.
 
-        `height` and `width` are those of an input image, in pixels.
+        Called before each forward pass of the layers and after each training step. `height` and
+        `width` are those of an input image, in pixels.
         """
         return
 
     def shaped(self, smashed: Tensor) -> Tensor:
         """Return smashed data `[samples, ...]` within the defence's bound, before noise.
 
-        Gradients pass through.
+        Called in each forward pass of the client's layers. Gradients pass through.
         """
         return smashed
 
@@ -144,7 +148,7 @@ class BottleneckCut(SplitDefense, Budget):
     Args:
         clip: largest L2 norm of a picture's smashed vector.
         epsilon: budget of one picture over a run (of one seed and method). Neighbouring data have
-            any other picture in its place.
+            any other picture in place of this picture.
         noise: standard deviation of the noise on a feature, as a multiple of `clip`; if `epsilon`
             is given too, a client stops before a picture spends more than `epsilon`.
         delta: the delta at which epsilon is computed.
@@ -175,7 +179,7 @@ class BottleneckCut(SplitDefense, Budget):
     def noise_spec(self, releases: int, gain: float) -> NoiseSpec:
         """Return the Gaussian noise; `gain` has no effect.
 
-        The sensitivity is 2 `clip`: replacing a picture moves its clipped vector by at most that.
+        The sensitivity is 2 `clip`: the largest change of a clipped vector if its picture changes.
         """
         deviation = self.bottleneck(releases).deviation
         return NoiseSpec("gaussian", deviation, deviation / (2 * self.clip))
@@ -185,7 +189,7 @@ class BottleneckCut(SplitDefense, Budget):
         return multiple**-2
 
     def epsilon_of(self, cost: float) -> float:
-        """Return epsilon at `delta`; neighbouring data have any other picture in its place."""
+        """Return epsilon at `delta`; neighbouring data have one picture replaced by any other."""
         return gaussian_epsilon(math.sqrt(cost), self.delta) if cost else 0.0
 
     @property
@@ -227,7 +231,7 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
     def check(self, front: Piece) -> None:
         """Raise an error unless a single convolution is the client's only layer with weights.
 
-        Layers without weights behind the convolution must not enlarge an L1 change, which is not
+        Layers without weights behind the convolution must not enlarge an L1 change. This is not
         checked. ReLU does not enlarge it, nor does pooling over windows that do not overlap.
 
         Raises:
@@ -316,15 +320,15 @@ def stage_layers(network: Staged, stages: Sequence[str]) -> nn.ModuleList:
 
 
 def only_convolution(module: nn.Module) -> nn.Conv2d | None:
-    """Return the convolution of a module whose only layer with weights it is, else None."""
+    """Return a module's convolution if it is the only layer with weights, else None."""
     layers = [m for m in module.modules() if any(True for _ in m.parameters(recurse=False))]
     return layers[0] if len(layers) == 1 and isinstance(layers[0], nn.Conv2d) else None
 
 
 def gain(task: Task, samples: Samples) -> float:
-    """Return the largest change of a network's input value when its pixel turns black to white.
+    """Return the largest change of an input value when its pixel turns from black to white.
 
-    The task's normalisation determines it; `samples` give the form of a picture.
+    The task's normalisation determines it; `samples` give the shape of a picture.
 
     Raises:
         ConfigError: the samples have no pictures.

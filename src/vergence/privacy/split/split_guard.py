@@ -97,8 +97,8 @@ class SplitGuard:
         """Return the first batch and the size of the block with batch `number` of a round.
 
         The round has `of` batches. Its last block also contains the batches that are left over. In
-        a longer block a lie is found by chance less often than the evidence assumes; both error
-        bounds still hold.
+        a longer block the lie (the batch with false labels) is found by chance less often than
+        `evidence` assumes; both error bounds still hold.
         """
         start = min(number // self.every, max(of // self.every, 1) - 1) * self.every
         last = start + 2 * self.every > of
@@ -106,7 +106,9 @@ class SplitGuard:
 
     @property
     def evidence(self) -> tuple[float, float]:
-        """Log likelihood ratios of a block in which the lie was found, and of one in which not.
+        """Log likelihood ratios of a block whose lie was found, and of one whose lie was not found.
+
+        The lie is the batch with false labels; it is found if its answer is the odd one out.
 
         A ratio is the probability under an honest server, divided by the probability under a server
         that ignores labels.
@@ -135,7 +137,7 @@ class SplitGuardConfig(SplitGuard):
         accused: largest probability, over a whole run, of accusing an honest server. After the
             verdict `trusted` a new test begins; the k-th test has the fraction 6 / (pi k)^2 of this
             probability.
-        act: what a client does that accuses its server. `report`: it continues; results.json and
+        act: what a client does when it accuses its server. `report`: it continues; results.json and
             the screen show the verdict. `stop`: it takes no further part in the run; turns.csv says
             `quarantined: accused` with the number of batches and the likelihood ratio.
     """
