@@ -59,7 +59,8 @@ class AnsweringClient(JoinedNode):
         """Return a mapping from each person's name in the run to the name in this node's data.
 
         Raises:
-            DataError: a lab has more or fewer people than the experiment says, or a name twice.
+            DataError: a lab has more or fewer people than the experiment says, or two people of
+                the same name.
         """
         inside = self.experiment.plan.silos.labs.get(self.side.client)
         if inside is None:

@@ -78,7 +78,8 @@ class ClientRecord:
         sum: name of the secure sum that gets the last turn's reply; "" if there is none.
         job: the last turn's round, and the first two parts of its stamp (its name in the run).
         last_round: last round in which the client took a turn; setup and finish are no rounds.
-        models: for each round, digests of the trees with which this client was evaluated.
+        models: for each round, digests of the trees (sets of parameters) with which this client was
+            evaluated.
         measured: for each round, the digest of the evaluation request that was answered.
     """
 
@@ -130,10 +131,10 @@ class ClientLedger:
     ) -> ClientRecord:
         """Check a request for turns before they are carried out; return the record to `save`.
 
-        A server that was restarted goes back to its checkpoint and repeats its requests. A repeated
-        turn may start from an older state, or belong to an older round. The condition is that its
-        sum already contains this client's reply; the ledger then stays unchanged. A new state is
-        valid only when the sum contains the reply that belongs to it.
+        A server that was restarted goes back to its checkpoint and repeats its requests. A turn may
+        start from an older state, or belong to an older round, only if it is a repetition: its
+        secure sum already contains this client's reply. The ledger then stays unchanged. A new
+        state is valid only when the sum contains the reply that belongs to the state.
 
         Args:
             request: a request for one or several turns (each handles one message).

@@ -51,10 +51,11 @@ from vergence.wire.encoding import encode
 def check_forecast(request: ClientRequest, plan: Plan, method: Method) -> None:
     """Refuse to send trees after the last planned round, if `privacy.user` adds noise to sums.
 
-    The noise was computed for one sum per planned round.
+    Trees are named sets of parameters. The noise was computed for one sum per planned round.
 
     Raises:
-        StateError: the request asks for trees after the last round; the message names its verb.
+        StateError: the request asks for trees after the last round; the error's text names the
+            kind of request (verb).
     """
     # The noise is made for one sum a round: a server that asked for one sum more than the plan has
     # would spend more of a person's budget than was forecast to them.
@@ -73,7 +74,8 @@ class ClientChannel(NamedTuple):
     Attributes:
         name: `open` for the server, `closed` for the main server. Answers are stored under this
             name, so that an answer to one sender is never given to the other.
-        barred: kinds of request and verbs that this sender may not use.
+        barred: kinds of request, and verbs (kinds of message, such as `train`), that this sender
+            may not use.
         attachments: names of the trees that must come as attachments, not in the message itself.
     """
 
@@ -92,7 +94,7 @@ class ClientNode:
         plan: the client's own copy of the plan; requests that are not in the plan are refused.
         channel: the sender of requests, and what it may request; default: the server, everything.
         every: number of rounds between two checkpoints of the server; 0: unknown. If it is known,
-            the client deletes states that no checkpoint can name any more, without a request.
+            the client deletes, without being asked, states that no checkpoint can name any more.
         identity: this client's signing key for secure sums, and the public keys that it trusts.
         admit_turn: called before each training request with the request and its digest; raises
             an error to refuse the request.
@@ -313,7 +315,7 @@ class ClientNode:
         return float(word) if word.isdecimal() else parts.get(word)
 
     def _states_to_drop(self, request: ClientRequest) -> list[Path]:
-        """Check every verb and file that a request names; return the state files to delete.
+        """Check every verb (kind of message) and file in a request; return the files to delete.
 
         Raises:
             StateError: the sender may not use a verb or a file that the request names.

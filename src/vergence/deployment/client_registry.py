@@ -36,7 +36,7 @@ MENDS = {
 GREETING = 60.0
 """Seconds within which a new node must answer the server's greeting."""
 ENOUGH = "it answered enough: "
-"""First words of a client's final refusal: its owner's limit of answers is reached."""
+"""First words of a client's final refusal: a limit that the client's owner set is reached."""
 ANEW = "start it anew with the server's version, or revoke its key"
 """Advice in the error about a client whose greeting is malformed."""
 LONGEST = 1e9

@@ -31,7 +31,7 @@ REASONS = {
 }
 """Phrases in the log of a node that ended, each with its meaning for the operator."""
 FINAL = ("was revoked", "is not this server's")
-"""Ends of refusals after which another attempt is useless."""
+"""Last words of the refusals after which another attempt is useless."""
 UNFIT = {
     9: "is not valid yet: this machine's clock is behind, or the server's was ahead at `deploy "
     "init`",

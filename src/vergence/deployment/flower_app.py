@@ -167,7 +167,7 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
 
 
 def named(what: str, table: Mapping[str, Any], where: str) -> str:
-    """Return the entry `what` of one of Flower's config tables, a name that a folder may have.
+    """Return the entry `what` of one of Flower's config tables; a folder can have this name.
 
     `where` says in the error message where to set the name.
 

@@ -108,7 +108,7 @@ class SessionHandler(RemoteClients):
         self.here = threading.local()
 
     def without_attachments(self, client: str, message: Message) -> tuple[Message, tuple[str, ...]]:
-        """Return a message without the clients' layers, and the names of the layers' trees."""
+        """Return a message without the clients' layers, and the names of the removed trees."""
         layers = tuple(n for n, tree in message.trees.items() if self.shapes.get(n) is tree)
         self.here.attachments = layers
         trees = {n: tree for n, tree in message.trees.items() if n not in layers}
@@ -282,7 +282,7 @@ class SessionRelay:
 
     Args:
         transport: carries bytes to the main server and to the clients.
-        clock: returns the time in seconds; a main server that asks for too long is given up.
+        clock: returns the time in seconds, by which a session that takes too long is ended.
     """
 
     def __init__(

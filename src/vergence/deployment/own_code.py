@@ -221,7 +221,7 @@ def _listing(folder: Path, files: Mapping[str, str]) -> str:
 def combined_digest(files: Mapping[str, str]) -> str:
     """Return one digest of a machine's own code, from the files' names and digests.
 
-    A node sends it when it connects, so that the server can compare it with its own.
+    A node sends this digest when the node connects; the server compares it with the server's own.
     """
     if not files:
         return "none"

@@ -37,7 +37,7 @@ NOTE = 1 << 16
 LIMIT_IN_MODELS, LIMIT_SLACK = 16, 64 << 20
 """Default size limit of a message: the size of 16 models, plus 64 MiB."""
 STAMP = r"\w{1,40}(\.\w{1,40}){0,3}"
-"""Pattern of a stamp: it names a client's turn in the run and becomes part of a file's name."""
+"""Pattern of a stamp: the name of a client's turn (work on one message), and part of file names."""
 TURNS = 256
 """Largest number of turns (messages) in one request."""
 WORDS, METRIC = 64, r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,39}"
@@ -47,7 +47,7 @@ The pattern excludes names that a spreadsheet would run as a formula, or that a 
 split into two columns.
 """
 FARTHEST = 1e100
-"""Largest allowed value of a metric: means over people and squares are still finite."""
+"""Largest allowed value of a metric. Its square, and means over people, are still finite."""
 Scores = dict[str, dict[str, float]]
 
 
@@ -197,7 +197,7 @@ def with_attachment(request: ClientRequest, attachment: bytes, limit: float) -> 
 
 
 def trees_inside(request: ClientRequest) -> set[str]:
-    """Return the names of the trees in a request's own messages, without attachments."""
+    """Return the names of the trees (sets of parameters) in a request, without attachments."""
     return {name for message in (request.message, *request.then) for name in message.trees}
 
 

@@ -103,7 +103,7 @@ def tell_nobody(_line: str, _event: str, **_about: Any) -> None:
 
 
 CheckedReply = tuple[ClientResult, SealedReply | None]
-"""Result of a client's turn, and the reply; None in place of a reply that does not count."""
+"""Result of a client's work on one message, and the reply; None if the reply does not count."""
 
 
 @dataclass(frozen=True)
@@ -601,5 +601,8 @@ class RemoteSessions:
     def file_state(
         self, task: ClientTask, stamp: str, state: ClientState
     ) -> tuple[StateRef | None, str | None]:
-        """Return the reference to the client's state file and None; the client wrote the file."""
+        """Return the reference to the client's state file, and None (no error).
+
+        The client wrote the file. A session of split learning calls this when it ends.
+        """
         return state.state.filed if isinstance(state.state, RemoteStateRef) else None, None

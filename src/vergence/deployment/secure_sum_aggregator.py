@@ -1,8 +1,8 @@
 """Aggregator's side of secure sums: it adds secret shares of replies, and sees no model.
 
 The running attempt at a sum is only in memory: a restarted aggregator has lost it. The file
-`sum.spent` lists the sums in which the aggregator took part. It takes part in another attempt only
-if the attempt is at the very same sum.
+`sum.spent` lists the sums that the aggregator helped to open. Of one request's replies the
+aggregator helps to open only one sum: two different sums could show a single reply.
 
 Used by `deployment.aggregator_node`.
 """
@@ -32,13 +32,14 @@ class SecureSumAggregator:
     """One aggregator's part in the secure sums of one run.
 
     Args:
-        folder: folder for the list of the sums in which the aggregator took part.
+        folder: folder for the list of the sums that the aggregator helped to open.
         name: the aggregator's name.
         sums: the rules of the experiment's secure sums, over the clients whose keys the aggregator
             has.
         identity: the aggregator's own signing key, and the public keys that it trusts.
         method: the method of the run.
-        offered: the trees that the method's `offer` returns; they give the shapes of replies.
+        offered: the trees (sets of parameters) that the method's `offer` returns; they give the
+            shapes of replies.
     """
 
     def __init__(

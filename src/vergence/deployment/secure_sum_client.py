@@ -2,8 +2,9 @@
 
 A row is the client's contribution to one sum: its reply as a vector of 64-bit integers. `sum.row`
 holds the row of the client's last turn (its work on one message). `sum.attempt` holds the secrets
-of the running attempt at a sum. `sum.spent` lists the contributions that were opened, each with its
-sum; in sums on shares, also the row that was contributed. Nobody else may read these files.
+of the running attempt at a sum. `sum.spent` lists the client's contributions to opened sums, each
+with its sum; in sums on shares, also the row that was contributed. Nobody else may read these
+files.
 
 Used by `deployment.client_node` and `deployment.secure_sum_aggregator`.
 """
@@ -43,7 +44,7 @@ class StoredRow:
     """A client's contribution to one secure sum.
 
     Attributes:
-        stamp: name of the client's turn in the run.
+        stamp: name of the client's turn (work on one message) in the run.
         question: the sum to which the contribution belongs.
         words: the client's reply as a vector of 64-bit integers.
     """
@@ -110,7 +111,7 @@ class SecureSumClient:
         )
 
     def has_contributed(self, request: str) -> bool:
-        """Return whether this client's reply went into the sum `request`, or may have gone."""
+        """Return whether this client's reply is, or may be, part of the sum `request`."""
         return self.spent.gave(contribution(self.identity.run, request))
 
     def _charge(self, question: SumQuestion) -> None:
@@ -125,7 +126,8 @@ class SecureSumClient:
         """Answer a message of an attempt at a sum; each message is answered only once.
 
         Args:
-            stamp: name of the client's turn whose reply goes into the sum.
+            stamp: name of this client's turn (work on one message); the turn's reply goes into the
+                sum.
             facts: number and settings of the attempt.
             message: the protocol message.
 

@@ -20,7 +20,7 @@ from vergence.training.batches import batches
 @tagged("Mixed")
 @dataclass(frozen=True)
 class Mixed:
-    """A client's own model (v_i) and its share in the mix (alpha_i)."""
+    """A client's own model (v_i), and the share of this model in the mix (alpha_i)."""
 
     params: Params
     alpha: float
@@ -30,14 +30,14 @@ class Mixed:
 class APFL(AveragingMethod[Mixed]):
     """Predict with alpha v + (1 - alpha) w; train w by its own loss and v by the loss of the mix.
 
-    Per batch, both from their last values:  w <- w - lr grad f(w);
+    Per batch, both steps start from the last w and v:  w <- w - lr grad f(w);
     v <- v - lr alpha grad f(mix).  At the start of a turn, if `adaptive`:
     alpha <- alpha - alpha_lr <v - w, grad f(mix)>, clipped to [0, 1].
 
     Args:
         alpha: share of the client's own model at the start.
         adaptive: learn alpha, one step per turn; false leaves it as it is.
-        alpha_lr: its learning rate; default that of `local`, with which it moves slowly.
+        alpha_lr: learning rate of alpha; default: that of `local`, with which alpha moves slowly.
         weights: clients count by their samples, or equally.
 
     Source: Deng, Kamani, Mahdavi, "Adaptive personalized federated learning", arXiv 2003.13461,
@@ -52,7 +52,7 @@ class APFL(AveragingMethod[Mixed]):
     weights: Literal["samples", "equal"] = "samples"
 
     def client(self, task: Task) -> Mixed:
-        """Start the client's own model from the task's initial model."""
+        """Return the state of a new client, whose own model is the task's initial model."""
         return Mixed(task.init(), self.alpha)
 
     def on_train(
@@ -81,5 +81,5 @@ class APFL(AveragingMethod[Mixed]):
         return Mixed(v, alpha), reply(model=w - msg["model"], weight=weight, metrics=metrics)
 
     def model_on(self, c: Mixed, msg: Message, site: ClientContext) -> Params:
-        """Predict with the mix of the client's own model and the received one."""
+        """Return the mix of the client's own model and the received model."""
         return c.alpha * c.params + (1 - c.alpha) * msg["model"]

@@ -15,7 +15,7 @@ from vergence.core.task import Task
 @tagged("DataCentre")
 @dataclass(frozen=True)
 class DataCentre:
-    """State of the one site that owns everybody's data: its optimiser goes on over rounds."""
+    """State of the one site that has everybody's data: its optimiser's state lasts all rounds."""
 
     optimiser: OptimizerState
 
@@ -24,7 +24,8 @@ class DataCentre:
 class Centralised(AveragingMethod[DataCentre]):
     """Train one model on everybody's pooled data.
 
-    A round is as many epochs as a client's, or as many steps as those of all clients together.
+    A round has as many epochs as a client's local training. With `local.steps` it has as many
+    steps as all clients take together.
 
     Not private and, with people who look at the same thing differently, not an upper bound
     either: the network never learns whose data it sees.
@@ -35,13 +36,13 @@ class Centralised(AveragingMethod[DataCentre]):
     pooled: ClassVar[bool] = True
 
     def client(self, task: Task) -> DataCentre:
-        """Start with an empty optimiser."""
+        """Return the first state: an optimiser that has taken no step."""
         return DataCentre(OptimizerState({}, 0))
 
     def on_train(
         self, c: DataCentre, msg: Message, site: ClientContext
     ) -> Conversation[tuple[DataCentre, Reply]]:
-        """Go on training the model on the pooled data."""
+        """Continue training the model on the pooled data."""
         fitted = yield from fit(msg["model"], site.train, self.local, optimiser=c.optimiser)
         update = fitted.params - msg["model"]
         return replace(c, optimiser=fitted.optimiser), reply(model=update, metrics=fitted.metrics)

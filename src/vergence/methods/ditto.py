@@ -17,7 +17,7 @@ from vergence.core.task import Task
 @tagged("Own")
 @dataclass(frozen=True)
 class DittoState:
-    """A client's own model, which never leaves; none before its first turn."""
+    """A client's own model, which never leaves the client; None before the client first trains."""
 
     params: Params | None
 
@@ -40,7 +40,7 @@ class Ditto(AveragingMethod[DittoState]):
     weights: Literal["samples", "equal"] = "samples"
 
     def client(self, task: Task) -> DittoState:
-        """Start without a personal model."""
+        """Return the state of a new client: no personal model yet."""
         return DittoState(None)
 
     def on_train(
@@ -58,5 +58,5 @@ class Ditto(AveragingMethod[DittoState]):
         )
 
     def model_on(self, c: DittoState, msg: Message, site: ClientContext) -> Params:
-        """Predict with the personal model; before the first turn, with the received one."""
+        """Return the personal model; before the client first trains, the received model."""
         return msg["model"] if c.params is None else c.params

@@ -31,13 +31,13 @@ class FedAdagrad(ServerOptimizer[Moments]):
     weights: Literal["samples", "equal"] = "equal"
 
     def server(self, task: Task) -> Moments:
-        """Start from the task's initial model."""
+        """Return the first server state: the task's initial model, and the initial moments."""
         start = task.init()
         # Algorithm 2 asks for v_{-1} >= tau^2, and this is the smallest that it allows.
         return Moments(start, start * 0.0, start * 0.0 + self.tau**2)
 
     def step(self, s: Moments, update: Params) -> Moments:
-        """Move along the mean update."""
+        """Return the server's state after Adagrad's step along the clients' mean update."""
         first = self.beta1 * s.first + (1 - self.beta1) * update
         second = s.second + update * update
         step = first / (second.like(second.flat.sqrt()) + self.tau)

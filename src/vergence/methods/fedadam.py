@@ -28,8 +28,8 @@ class FedAdam(ServerOptimizer[AdamMoments]):
     model <- model + server_lr m / (sqrt(v) + tau)
 
     Args:
-        server_lr: eta, rate of the server's step; in the long run no entry moves much further in a
-            round.
+        server_lr: eta, rate of the server's step; in the long run no entry moves much further than
+            this in a round.
         beta1: decay of the mean of updates.
         beta2: decay of the mean of their squares; `seed_exact` does not use it.
         tau: floor of the denominator, the "degree of adaptivity"; it must fit the size of updates.
@@ -51,14 +51,14 @@ class FedAdam(ServerOptimizer[AdamMoments]):
     weights: Literal["samples", "equal"] = "equal"
 
     def server(self, task: Task) -> AdamMoments:
-        """Start from the task's initial model."""
+        """Return the first server state: the task's initial model, and the initial moments."""
         start = task.init()
         # Reddi et al. ask for v_{-1} >= tau^2; Kingma and Ba's correction of the bias needs v at 0.
         floor = self.tau**2 if self.variant == "reddi" else 0.0
         return AdamMoments(start, start * 0.0, start * 0.0 + floor)
 
     def step(self, s: AdamMoments, update: Params) -> AdamMoments:
-        """Move along the mean update."""
+        """Return the server's state after Adam's step along the clients' mean update."""
         beta1, steps = self.beta1, s.steps + 1
         # The gaze paper's Algorithm 1 prints one decay for both moments.
         beta2 = beta1 if self.variant == "seed_exact" else self.beta2

@@ -21,9 +21,10 @@ from vergence.training.batches import batches
 @tagged("Aggregating")
 @dataclass(frozen=True)
 class AdaptiveAggregation:
-    """A client's model after its last turn, and its mix per entry of the higher layers (W).
+    """A client's last trained model, and the learned mix W for each entry of the higher layers.
 
-    W is 1, all of the common model, until it is first learned; `turns` counts turns taken.
+    Before W is first learned, it is 1: the client follows the common model. `turns` counts the
+    client's local trainings.
     """
 
     params: Params
@@ -36,8 +37,8 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
     """Start each turn from own + (model - own) W with a learned W in [0, 1]; average as FedAvg.
 
     W <- clip(W - rate * grad * (model - own)) over batches of the client's data. Lower layers are
-    those of the common model. W is learned from the second
-    turn on: then for `first_epochs` passes, later for one.
+    those of the common model. A turn is a client's local training in one round. W is learned from
+    the second turn on: in the second turn for `first_epochs` passes, later for one.
 
     Args:
         rate: eta, learning rate of the mix.
@@ -66,7 +67,7 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
     }
 
     def client(self, task: Task) -> AdaptiveAggregation:
-        """Start from the task's initial model, and follow the common model everywhere."""
+        """Return the state of a new client: the initial model, and a mix W of 1 everywhere."""
         start = task.init()
         higher = start.only(task.parts(*self.layers)[1])
         return AdaptiveAggregation(start, higher * 0.0 + 1.0)
@@ -103,11 +104,11 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
         return mix
 
     def model_on(self, c: AdaptiveAggregation, msg: Message, site: ClientContext) -> Params:
-        """Predict with the mix of the client's last trained model and the received one."""
+        """Return the mix of the client's last trained model and the received one."""
         return mix_models(c.params, msg["model"], c.mix)
 
 
 def mix_models(own: Params, model: Params, mix: Params) -> Params:
-    """Return own + (model - own) * mix in the layers that have one, the model elsewhere."""
+    """Return own + (model - own) * mix in the layers with a mix, and `model` elsewhere."""
     mine = own.only(mix)
     return model.put(mine + (model.only(mix) - mine) * mix)

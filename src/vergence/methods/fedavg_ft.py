@@ -43,11 +43,11 @@ class FedAvgFT(UpdateMethod[Global, Tuned], AveragingMethod[Tuned]):
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
     def client(self, task: Task) -> Tuned:
-        """Start without a fine-tuned model."""
+        """Return the state of a new client: no fine-tuned model yet."""
         return Tuned(None)
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let everybody fine-tune."""
+        """Let every client fine-tune the final model, once after the last round."""
         yield from aggregate("tune", to=clients)
         return s
 
@@ -60,5 +60,5 @@ class FedAvgFT(UpdateMethod[Global, Tuned], AveragingMethod[Tuned]):
         return Tuned(fitted.params), reply(metrics=fitted.metrics)
 
     def model_on(self, c: Tuned, msg: Message, site: ClientContext) -> Params:
-        """Predict with the fine-tuned model, before the end with the received one."""
+        """Return the fine-tuned model; before the end of the run, the received model."""
         return msg["model"] if c.params is None else c.params

@@ -28,7 +28,8 @@ class FedAvgM(ServerOptimizer[Moving]):
 
     Args:
         beta: share of the velocity that remains in a step; 0 with `server_lr` 1 is FedAvg.
-        server_lr: rate of the server's step; at rest the model moves 1 / (1 - beta) times as far.
+        server_lr: rate of the server's step. If updates stay equal, the model in the long run moves
+            1 / (1 - beta) times as far.
         weights: clients count by their samples, or equally.
 
     Source: Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated
@@ -41,11 +42,11 @@ class FedAvgM(ServerOptimizer[Moving]):
     weights: Literal["samples", "equal"] = "samples"
 
     def server(self, task: Task) -> Moving:
-        """Start from the task's initial model."""
+        """Return the first server state: the task's initial model, with velocity 0."""
         start = task.init()
         return Moving(start, start * 0.0)
 
     def step(self, s: Moving, update: Params) -> Moving:
-        """Move along the mean update."""
+        """Return the server's state after a momentum step along the clients' mean update."""
         velocity = self.beta * s.velocity + update
         return Moving(s.model + self.server_lr * velocity, velocity)

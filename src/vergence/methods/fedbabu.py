@@ -20,7 +20,7 @@ from vergence.core.task import Task
 @tagged("Untouched")
 @dataclass(frozen=True)
 class Untouched:
-    """The initial parameters, which everybody has, with the mask of the head; or the tuned ones."""
+    """Client state: the initial parameters or the fine-tuned ones, and the mask of the head."""
 
     params: Params
     head: Mask
@@ -57,7 +57,7 @@ class FedBABU(BodyMethod[Untouched]):
     finish_verbs: ClassVar[tuple[str, ...]] = ("tune",)
 
     def client(self, task: Task) -> Untouched:
-        """Start with the head of the task's initial model."""
+        """Return the state of a new client: the task's initial model, with the mask of its head."""
         start = task.init()
         return Untouched(start, Mask.layers(start.layout, *task.parts(*self.head)[1]))
 
@@ -71,7 +71,7 @@ class FedBABU(BodyMethod[Untouched]):
         return c, reply(body=update, weight=fitted.weight(self.weights), metrics=fitted.metrics)
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let every client fine-tune."""
+        """Let every client fine-tune the whole network, once after the last round."""
         yield from aggregate("tune", to=clients)
         return s
 
@@ -84,5 +84,5 @@ class FedBABU(BodyMethod[Untouched]):
         return replace(c, params=fitted.params, tuned=True), reply(metrics=fitted.metrics)
 
     def model_on(self, c: Untouched, msg: Message, site: ClientContext) -> Params:
-        """Predict with the fine-tuned network; before the end with the received body."""
+        """Return the fine-tuned network; before the end, the received body and the initial head."""
         return c.params if c.tuned else c.params.put(msg["body"])

@@ -51,7 +51,7 @@ class FedBN(LayersMethod[Layers]):
         """Refuse a network of which nothing would stay on the client: FedBN would be FedAvg.
 
         Raises:
-            ConfigError: names the network.
+            ConfigError: nothing would stay on the client; the message names the network.
         """
         if self.at_home == "statistics" and not task.statistics():
             raise ConfigError(
@@ -68,7 +68,10 @@ class FedBN(LayersMethod[Layers]):
     def model_on(
         self, c: Layers, msg: Message, site: ClientContext
     ) -> Params | Conversation[Params]:
-        """Predict with the received shared layers and the client's own normalisation layers."""
+        """Return the received shared layers and the client's own normalisation layers.
+
+        A client that never trained gets the statistics of its own training samples.
+        """
         model = c.params.put(msg["shared"])
         # Parameters that equal the initial ones are those of a client that never trained.
         if site.task.statistics() and torch.equal(c.params.flat, site.task.init().flat):

@@ -38,10 +38,11 @@ class MaskWindow:
     since: int = 0
 
     def restarts(self, score: float, step: float, how: Restart) -> tuple[MaskWindow, bool]:
-        """Climb to the level of a score; also return whether the window starts anew (Alg. 2, 8-11).
+        """Return the window at the level of a score, and whether it starts anew (Alg. 2, 8-11).
 
-        A jump of several steps climbs them all at once (`while`). With `if` it keeps firing in
-        later rounds without progress; `always` is the printed k <- 0 on every call.
+        A window starts anew if the score reaches `level` steps. `how` is `while`: the level then
+        rises above the score at once. `if`: it rises by one per call, so that the window may also
+        start anew in later rounds without progress. `always`: the printed k <- 0 on every call.
         """
         level = 0 if how == "always" else self.level
         # Rounding must not cost a level: a score of 0.6 has climbed twelve steps of 0.05.
@@ -56,7 +57,11 @@ class MaskWindow:
     def add(
         self, change: Params, round: int, hit: bool, inclusive: bool
     ) -> tuple[MaskWindow, Params]:
-        """Add this round's change; return the window and the mean change (Eq. 4)."""
+        """Add this round's change; return the window and the mean change (Eq. 4).
+
+        `hit` says whether a new window starts in this round; `inclusive`, whether the change of
+        this round then counts in the next rounds' means.
+        """
         if hit and not inclusive:
             return replace(self, total=change * 0.0, count=0, since=round), change
         total = change if hit else self.total + change
@@ -87,9 +92,10 @@ class Personal:
 class FedCPF(AveragingMethod[Personal]):
     """Parameters that change most on average stay personal; the others are averaged by entry.
 
-    Each round a client trains all its parameters, sends those its mask leaves shared, and adds to
-    the mask the `rate` * n entries whose absolute change, averaged since its validation score
-    last climbed a `step`, is largest; up to a share `limit`. Masks only grow.
+    Each round a client trains all its parameters, and sends those that its mask leaves shared. Then
+    the `rate` * n entries with the largest mean change join the mask, up to a share `limit`. The
+    mean is that of absolute changes since the client's validation score last rose by a `step`.
+    Masks only grow.
 
     Args:
         rate: p, share of all entries that become personal per round.
@@ -140,7 +146,7 @@ class FedCPF(AveragingMethod[Personal]):
     }
 
     def client(self, task: Task) -> Personal:
-        """Start with nothing personal."""
+        """Return the state of a new client: the initial model, with nothing personal."""
         start = task.init()
         none = Mask.none(start.layout)
         return Personal(start, none, none, MaskWindow(start * 0.0))
@@ -217,7 +223,7 @@ class FedCPF(AveragingMethod[Personal]):
         return {n: self.room(mask, p.stop - p.start, counts[n]) for n, p in parts.items()}
 
     def model_on(self, c: Personal, msg: Message, site: ClientContext) -> Params:
-        """Predict with the client's values of personal entries, and the server's of all others."""
+        """Return the client's values of personal entries, and the server's of all others."""
         return c.last_mask.merge(c.params, msg["model"])
 
 

@@ -52,7 +52,7 @@ class FedDF(UpdateMethod[Student, NoState]):
         objective: the mean of the teachers' outputs, or the mean of the losses against each.
         temperature: T.
         steps: batches per round, at most so many with `patience`; 0 is FedAvg.
-        batch: samples of U in each.
+        batch: number of samples of U in each batch.
         rate: learning rate of Adam, which falls to 0 along a cosine over the batches of a round.
         clip: largest norm of a gradient; 0: no limit.
         patience: stop after so many batches without a better score on the server's labelled
@@ -79,7 +79,7 @@ class FedDF(UpdateMethod[Student, NoState]):
     needs_public_data: ClassVar[bool] = True
 
     def server(self, task: Task) -> Student:
-        """Start from the task's initial model."""
+        """Return the first server state: the task's initial model."""
         return Student(task.init(), task.seed)
 
     def round(self, s: Student, cohort: Sequence[ClientId]) -> Conversation[Student]:

@@ -110,7 +110,7 @@ class FedGen(Method[Teachers, NoState]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse a task that tells no classes apart, a head of several layers, own priors."""
+        """Refuse a task without classes, or with personal priors, and a head of several layers."""
         super().check(task)
         if task.own_prior:
             raise ConfigError(
@@ -120,7 +120,7 @@ class FedGen(Method[Teachers, NoState]):
         task.labelled(torch.zeros(1, dtype=torch.int64), torch.zeros(1, self.noise))
 
     def server(self, task: Task) -> Teachers:
-        """Start from the task's initial model and a fresh generator.
+        """Return the first server state: the task's initial model, and a new generator.
 
         Raises:
             ConfigError: the task tells no classes apart, or its head is not one linear layer.
@@ -142,7 +142,7 @@ class FedGen(Method[Teachers, NoState]):
         return Consensus(network, task.seed, task, self.eta, self.adversarial)
 
     def offer(self, s: Teachers, client: ClientId) -> Mapping[str, Params]:
-        """Send the model, the generator, and the classes it has learned: none at first."""
+        """Return the model, the generator, and the classes that it has learned (none at first)."""
         return {"model": s.model, "generator": s.generator, "known": s.known}
 
     def round(self, s: Teachers, cohort: Sequence[ClientId]) -> Conversation[Teachers]:

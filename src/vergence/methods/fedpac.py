@@ -34,7 +34,7 @@ SMALLEST = 1e-3
 class Collaboration:
     """The common body, every client's combined head, and the common class means.
 
-    `head` is the mean of all heads, for those who have none; `centres` holds `means` `[K, d]` and
+    `head` is the mean of all heads, for clients without one; `centres` holds `means` `[K, d]` and
     `counts` `[K]`, and is None before the first round.
     """
 
@@ -47,7 +47,7 @@ class Collaboration:
 @tagged("Collaborator")
 @dataclass(frozen=True)
 class Collaborator(Layers):
-    """A client's parameters, the names of its head's, and `h` `[K, d]`, `v` `[1]` of its turn."""
+    """Client state: `Layers`, and H (`h` `[K, d]`) and V (`v` `[1]`) of its last training."""
 
     sketch: Params | None = None
 
@@ -92,7 +92,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse a task that tells no classes apart, and a network that cannot be split."""
+        """Refuse a task without classes, and a network that cannot be split into body and head."""
         super().check(task)
         if not task.classes:
             raise ConfigError(
@@ -100,16 +100,16 @@ class FedPAC(Method[Collaboration, Collaborator]):
             )
 
     def server(self, task: Task) -> Collaboration:
-        """Start from the task's initial model."""
+        """Return the first server state: body and head of the task's initial model."""
         start, (body, head) = task.init(), task.parts()
         return Collaboration(start.only(body), start.only(head))
 
     def client(self, task: Task) -> Collaborator:
-        """Start from the task's initial model."""
+        """Return the state of a new client: the task's initial model."""
         return Collaborator(task.init(), task.parts()[1])
 
     def offer(self, s: Collaboration, client: ClientId) -> Mapping[str, Params]:
-        """Send the body, this client's head, and the class means if they are known."""
+        """Return the body, this client's head, and the class means if they are known."""
         sent = {"body": s.body, "head": s.heads.get(client, s.head)}
         return sent if s.centres is None else {**sent, "centres": s.centres}
 
@@ -166,14 +166,14 @@ class FedPAC(Method[Collaboration, Collaborator]):
     def statistics(
         self, params: Params, site: ClientContext
     ) -> Conversation[tuple[Tensor, Tensor, Params]]:
-        """Return the class means `[K, d]` and counts `[K]` of one's features, and H and V."""
+        """Return class means `[K, d]`, class counts `[K]`, and H and V of the client's features."""
         features = yield from compute(params, site.train, "features")
         classes = site.task.class_of(dict(site.train.columns))
         member = one_hot(classes, site.task.classes).to(features.dtype)
         return sketched(features, member)
 
     def model_on(self, c: Collaborator, msg: Message, site: ClientContext) -> Params:
-        """Predict with the received body and combined head."""
+        """Return the received body with the received, combined head."""
         return c.params.put(msg["body"]).put(msg["head"])
 
 
@@ -189,7 +189,7 @@ def sketched(features: Tensor, member: Tensor) -> tuple[Tensor, Tensor, Params]:
 
 
 def pool_class_means(statistics: Sequence[Params], before: Params | None) -> Params:
-    """Return class means over clients, weighted by counts; for absent classes the former means."""
+    """Return class means over clients, weighted by counts; absent classes keep former means."""
     counts = torch.stack([s["counts"] for s in statistics])
     means = torch.stack([s["means"] for s in statistics])
     total = counts.sum(0)
@@ -220,7 +220,7 @@ def combine_heads(heads: Mapping[str, Params], statistics: Sequence[Params]) -> 
 def head_weights(h: np.ndarray, v: np.ndarray, i: int) -> np.ndarray | None:
     """Return alpha of client i `[clients]`, None where the solver fails.
 
-    `h` is every client's H, flat, `[clients, K d]`; `v` their V.
+    `h` is every client's H, flat, `[clients, K d]`; `v` is every client's V.
     """
     differences = h[i] - h
     p = np.diag(v) + differences @ differences.T

@@ -61,7 +61,7 @@ class FedRep(BodyMethod[Layers]):
         return replace(self.local, epochs=count)
 
     def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let every client train its head on the final body."""
+        """Let every client train its head on the final body, once after the last round."""
         if self.final_epochs:
             yield from aggregate("tune", to=clients)
         return s

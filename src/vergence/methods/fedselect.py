@@ -22,7 +22,7 @@ from vergence.core.tags import tagged
 from vergence.core.task import Task
 
 EVERY = 3
-"""Rounds between two steps of the mask in the authors' code."""
+"""Rounds from one growth of the mask to the next in the authors' code."""
 
 
 @tagged("Selected", last_mask="kept")
@@ -30,7 +30,7 @@ EVERY = 3
 class Selected:
     """A client's parameters after its last turn, and the masks of the last and the coming round.
 
-    `reference` holds the parameters at the last step of the mask; only rule `code` needs them.
+    `reference` holds the parameters when the mask last grew; only rule `code` needs them.
     """
 
     params: Params
@@ -84,7 +84,7 @@ class FedSelect(AveragingMethod[Selected]):
         return self.limit if self.limit is not None else {"paper": 0.5, "code": 0.8}[self.rule]
 
     def client(self, task: Task) -> Selected:
-        """Start with nothing personal."""
+        """Return the state of a new client: the initial model, with nothing personal."""
         start = task.init()
         none = Mask.none(start.layout)
         return Selected(start, none, none, start if self.rule == "code" else None)
@@ -146,5 +146,5 @@ class FedSelect(AveragingMethod[Selected]):
         return Mask(torch.from_numpy(grown), mask.layout)
 
     def model_on(self, c: Selected, msg: Message, site: ClientContext) -> Params:
-        """Predict with the client's values of personal entries, and the server's of all others."""
+        """Return the client's values of personal entries, and the server's of all others."""
         return c.last_mask.merge(c.params, msg["model"])

@@ -34,13 +34,13 @@ class FedYogi(ServerOptimizer[Moments]):
     weights: Literal["samples", "equal"] = "equal"
 
     def server(self, task: Task) -> Moments:
-        """Start from the task's initial model."""
+        """Return the first server state: the task's initial model, and the initial moments."""
         start = task.init()
         # Algorithm 2 asks for v_{-1} >= tau^2, and this is the smallest that it allows.
         return Moments(start, start * 0.0, start * 0.0 + self.tau**2)
 
     def step(self, s: Moments, update: Params) -> Moments:
-        """Move along the mean update."""
+        """Return the server's state after Yogi's step along the clients' mean update."""
         square = update * update
         first = self.beta1 * s.first + (1 - self.beta1) * update
         sign = square.like((s.second - square).flat.sign())

@@ -59,7 +59,7 @@ class Interpolation(AveragingMethod[Mixing]):
     finish_verbs: ClassVar[tuple[str, ...]] = ("settle",)
 
     def client(self, task: Task) -> Mixing:
-        """Start from the task's initial model, following the common one."""
+        """Return the state of a new client, which follows the common model."""
         start = task.init()
         return Mixing(start, start)
 
@@ -117,7 +117,7 @@ class Interpolation(AveragingMethod[Mixing]):
         return Mixing(final, c.alone, 1.0), reply()
 
     def model_on(self, c: Mixing, msg: Message, site: ClientContext) -> Params:
-        """Predict with the mix of the last choice."""
+        """Return the mix that the client last chose, of its own model and the received one."""
         return mix_models(c.params, msg["model"], c.share)
 
 

@@ -39,11 +39,11 @@ class LocalOnly(Method[NoState, LocalModel]):
         return NoState()
 
     def client(self, task: Task) -> LocalModel:
-        """Start from the task's initial model, the same for everybody."""
+        """Return the state of a new client: the task's initial model, the same for everybody."""
         return LocalModel(task.init(), OptimizerState({}, 0))
 
     def offer(self, s: NoState, client: ClientId) -> Mapping[str, Params]:
-        """Send clients nothing."""
+        """Return no trees: clients download nothing."""
         return {}
 
     def round(self, s: NoState, cohort: Sequence[ClientId]) -> Conversation[NoState]:
@@ -59,5 +59,5 @@ class LocalOnly(Method[NoState, LocalModel]):
         return LocalModel(fitted.params, fitted.optimiser), reply(metrics=fitted.metrics)
 
     def model_on(self, c: LocalModel, msg: Message, site: ClientContext) -> Params:
-        """Predict with the client's own model."""
+        """Return the client's own model."""
         return c.params

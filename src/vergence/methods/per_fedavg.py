@@ -47,7 +47,7 @@ class PerFedAvg(AveragingMethod[NoState]):
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[NoState, Reply]]:
-        """Follow w, episode by episode."""
+        """Train the received model w on batch after batch, and send the update."""
         w, optimiser, loss, count = msg["model"], OptimizerState({}, 0), 0.0, 0
         for rows in batches(len(site.train), self.local, site.rng.child("query")):
             support, third = (
@@ -100,7 +100,7 @@ class PerFedAvg(AveragingMethod[NoState]):
         return fitted.params
 
     def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
-        """Predict with the common model adapted to the client's training data."""
+        """Return the common model after `steps` steps on the client's training data."""
         if not self.steps or not len(site.train):
             return msg["model"]
         return (yield from self.adapt(msg["model"], site.train, self.steps))

@@ -21,7 +21,7 @@ from vergence.training.batches import batches
 @tagged("Own")
 @dataclass(frozen=True)
 class PFedMeState:
-    """A client's personal model (theta_i); none before its first turn."""
+    """A client's personal model (theta_i); None before the client first trains."""
 
     params: Params | None
 
@@ -53,7 +53,7 @@ class PFedMe(Method[Global, PFedMeState]):
     weights: Literal["samples", "equal"] = "equal"
 
     def client(self, task: Task) -> PFedMeState:
-        """Start without a personal model."""
+        """Return the state of a new client: no personal model yet."""
         return PFedMeState(None)
 
     def round(self, s: Global, cohort: Sequence[ClientId]) -> Conversation[Global]:
@@ -80,5 +80,5 @@ class PFedMe(Method[Global, PFedMeState]):
         return PFedMeState(theta), reply(model=w - msg["model"], weight=weight, metrics=metrics)
 
     def model_on(self, c: PFedMeState, msg: Message, site: ClientContext) -> Params:
-        """Predict with the personal model; before the first turn, with the received one."""
+        """Return the personal model; before the client first trains, the received model."""
         return msg["model"] if c.params is None else c.params

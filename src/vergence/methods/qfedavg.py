@@ -12,7 +12,7 @@ from vergence.core.method import AveragingMethod, NoState
 from vergence.errors import ConfigError
 
 SMALLEST = 1e-10
-"""Losses are raised to powers below 1: a loss of 0 has none."""
+"""Smallest loss in the formulas: they raise it to the power q - 1, which may be negative."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class QFedAvg(AveragingMethod[NoState]):
     Args:
         q: 0 is FedAvg with equal weights; larger q, more even losses.
         lipschitz: L, the factor that turns an update into a gradient; default 1 / learning rate.
-            With many local steps or momentum that is too large, and the model hardly moves: give a
-            smaller one.
+            With many local steps or momentum this default is too large, and the model hardly moves:
+            give a smaller one.
 
     Source: Li, Sanjabi, Beirami, Smith, "Fair resource allocation in federated learning",
     ICLR 2020, Algorithm 2.

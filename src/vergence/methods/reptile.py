@@ -24,7 +24,7 @@ class Reptile(Method[Global, NoState]):
     server: model <- model + server_lr mean(w_i - model).
 
     Args:
-        episodes: how many follow each other in a turn.
+        episodes: number of episodes in a client's training in a round.
         shots: samples of an episode; all, where a person has fewer.
         inner_steps: k, steps on an episode, in batches of `local.batch`.
         rate: epsilon, the share of the way from w to the end of an episode.
@@ -54,7 +54,7 @@ class Reptile(Method[Global, NoState]):
     def on_train(
         self, c: NoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[NoState, Reply]]:
-        """Follow w, episode by episode."""
+        """Move the received model w in episode after episode, and send the update."""
         w, loss = msg["model"], 0.0
         for number in range(self.episodes):
             episode = random_subset(site.train, self.shots, site.rng.child("episode", number))
@@ -69,7 +69,7 @@ class Reptile(Method[Global, NoState]):
         return replace(self.local, steps=steps)
 
     def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
-        """Predict with the common model adapted to the client's training data."""
+        """Return the common model after `steps` steps on the client's training data."""
         if not self.steps or not len(site.train):
             return msg["model"]
         # The schedule of a run ends at a hundredth of the rate; adapting takes the whole of it.

@@ -51,7 +51,8 @@ class Scaffold(Method[Controlled, ControlVariate]):
 
     Source: Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning",
     ICML 2020, Algorithm 1.
-    Differs: with momentum, K eta becomes what the K steps do with a constant gradient.
+    Differs: with momentum, K eta is replaced by the distance that K steps move along a constant
+    gradient of 1.
     """
 
     option: Literal["I", "II"] = "II"
@@ -74,20 +75,20 @@ class Scaffold(Method[Controlled, ControlVariate]):
             )
 
     def server(self, task: Task) -> Controlled:
-        """Start from the task's initial model and a control of zeros."""
+        """Return the first server state: the task's initial model, and a control of zeros."""
         start = task.init()
         return Controlled(start, start * 0.0)
 
     def client(self, task: Task) -> ControlVariate:
-        """Start with a control of zeros."""
+        """Return the state of a new client: a control of zeros."""
         return ControlVariate(task.init() * 0.0)
 
     def offer(self, s: Controlled, client: ClientId) -> Mapping[str, Params]:
-        """Send model and control."""
+        """Return the model and the common control, which every client downloads."""
         return {"model": s.model, "control": s.control}
 
     def setup(self, s: Controlled, clients: Sequence[ClientId]) -> Conversation[Controlled]:
-        """Count the clients (N)."""
+        """Return the server's state with the number of clients (N); no messages are sent."""
         # The `yield` below is never reached: it makes this method a conversation without messages.
         return Controlled(s.model, s.control, len(clients))
         yield

@@ -117,7 +117,10 @@ class Calibration(NamedOptions):
         true: Float[Tensor, "*batch k 2"],
         weight: Float[Tensor, "*batch k"] | None = None,
     ) -> Correction:
-        """Fit to k samples; a weight of 0 leaves a sample out. No samples give no correction."""
+        """Return the correction fitted to k samples; without samples it changes nothing.
+
+        A weight of 0 leaves a sample out.
+        """
         w = torch.ones_like(predicted[..., 0]) if weight is None else weight
         count = w.sum(-1, keepdim=True)
         # Without samples these are sums of nothing divided by 1: no correction, and no NaN.
@@ -149,7 +152,7 @@ class FittedCalibration:
         centre: mean prediction for the other people, `[2]` (pitch, yaw) in radians.
         noise: variance of residuals around a person's own correction, `[2]`, radians squared.
         spread: mean square of a coefficient over people, `[4, 2]`: offset, eye, and slopes of both
-            angles; one of spread 0 is never fitted.
+            angles; a coefficient with spread 0 is never fitted.
 
     Source: empirical Bayes by moments, Efron & Morris 1973, J. Am. Stat. Assoc. 68(341), 117-130.
     """
@@ -197,7 +200,10 @@ class FittedCalibration:
         true: Float[Tensor, "k 2"],
         side: Int[Tensor, " k"] | None = None,
     ) -> Correction:
-        """Fit to k samples; none change nothing, and without sides eyes are not told apart."""
+        """Return the correction fitted to k samples; without samples it changes nothing.
+
+        If `side` is None, left and right eyes are corrected alike.
+        """
         x, residual = _design(predicted - self.centre, side), true - predicted
         found = []
         for angle in range(2):
@@ -257,8 +263,8 @@ def errors_deg(
         calibration: how to correct.
         predicted: (pitch, yaw) in radians.
         true: likewise.
-        order: of the samples, one row per draw.
-        counts: k, numbers of calibration samples.
+        order: orders of the samples, one row per draw.
+        counts: numbers k of calibration samples.
         side: 0 left, 1 right; needed unless both eyes are calibrated together.
         eyes: one correction for both eyes (`together`), or one per eye: from the k samples that
             happen to be of it (`apart`), or from k samples of each eye (`each`).

@@ -17,8 +17,8 @@ RESTARTS, STEPS = 20, 30
 def kmeans(points: NDArray, k: int, rng: np.random.Generator) -> NDArray:
     """Return the group of every point, int `[points]`: the best of 20 starts by K-means++.
 
-    The best is that of least inertia (`inertia`) after 30 steps; a start that leaves a group empty
-    is passed over for the next. Fewer than `k` different points make a group each.
+    The best start is the one of least inertia (`inertia`) after 30 steps; a start that leaves a
+    group empty is skipped. If there are fewer than `k` different points, each makes a group.
 
     Args:
         points: `[points, d]`.
@@ -53,6 +53,8 @@ def inertia(points: NDArray, labels: NDArray) -> float:
 def silhouette(distances: NDArray, labels: NDArray) -> float:
     """Return the silhouette score, -1 to 1: 1 where things lie far nearer to their own group.
 
+    The reproduction of the CFed-VS paper computes it for groups of people.
+
     It is the mean of (b - a) / max(a, b), with a the mean distance to the other things of the group
     and b the smallest mean distance to another group. A group of one thing has 0, and so has a
     single group.
@@ -79,6 +81,8 @@ def silhouette(distances: NDArray, labels: NDArray) -> float:
 
 def adjusted_rand(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
     """Return the adjusted Rand index of two groupings: 1 if identical, about 0 by chance.
+
+    Benchmarks of clustered methods compare found groups with true groups by it.
 
     Two groupings that both leave all things alone, or put all of them together, agree.
 

@@ -14,16 +14,17 @@ import numpy as np
 from vergence.errors import DataError
 
 HARM = 0.01
-"""A person is harmed when the metric is worse than alone by more than this share."""
+"""A person is harmed if the metric is worse than local-only training's by more than this share."""
 
 
 @dataclass(frozen=True)
 class Fairness:
     """One metric of one method over people, in the metric's units.
 
-    `p10`, `p90` are percentiles of the values, whichever end is better; `std` has n - 1. `harmed`
-    is the share of people worse than alone by more than 1 %, `worst_harm` the largest loss as a
-    share of what that person has alone (0 = nobody loses); None without anybody alone.
+    `p10`, `p90` are percentiles of the values, whichever end is better; `std` divides by n - 1.
+    `harmed` is the share of people whose value is worse than that of local-only training by more
+    than 1 %. `worst_harm` is the largest loss, as a share of the person's local-only value (0 =
+    nobody loses). Both are None without local-only values.
     """
 
     best: float
@@ -48,10 +49,10 @@ def fairness(
     lower_is_better: bool,
     alone: Mapping[str, float] | None = None,
 ) -> Fairness:
-    """Return the block for person -> value; `alone` has the values of local-only.
+    """Return the fairness of `scores` (person -> value); `alone`: values of local-only training.
 
-    People whose value is NaN are left out; people whose value alone is not finite do not count in
-    `harmed` and `worst_harm`.
+    People whose value is NaN are left out; people whose local-only value is not finite do not count
+    in `harmed` and `worst_harm`.
 
     Raises:
         DataError: there is nobody, or nobody in common with `alone`.

@@ -20,7 +20,10 @@ REACH = 9 / 3.2
 def pixels(
     points: Float[Tensor, "*batch fixations 2"], height: int, width: int
 ) -> tuple[Int[Tensor, "*batch fixations"], Bool[Tensor, "*batch fixations"]]:
-    """Return each point's pixel number (row * width + column; 0 where none) and where one is."""
+    """Return each point's pixel number, row * width + column, and whether there is a point.
+
+    The number is 0 where there is no point.
+    """
     valid = ~points.isnan().any(-1)
     x, y = points.nan_to_num(0.0).unbind(-1)
     column = (x * width).long().clamp(0, width - 1)

@@ -19,7 +19,7 @@ from vergence.metrics.statistics import ALPHA, SEED
 DRAWS = 2_000
 """Bootstrap samples of each person's blocks."""
 LEAST = 8
-"""Blocks of test samples below which a bootstrap says nothing of a person."""
+"""Number of blocks of test samples below which a bootstrap says nothing about a person."""
 
 Blocks = NDArray[np.float64]
 """Sum of a metric and number of what it is summed over, in every block `[blocks, 2]`."""
@@ -48,7 +48,7 @@ class Loss:
 def loss_of(mine: Blocks, references: Mapping[str, Blocks], lower_is_better: bool) -> Loss | None:
     """Return the loss against the reference that shows most harm.
 
-    Blocks are drawn with replacement, the same ones for both sides of a pair. The bound is the
+    Blocks are drawn with replacement, the same ones for person and reference. The bound is the
     `ALPHA / 2` quantile of the loss, divided by the number of references (Bonferroni). References
     with scores that are not finite are left out; a person whose own scores are not finite has an
     infinite loss.

@@ -17,7 +17,7 @@ BLOCKS = 12
 
 
 def runs_of_neighbours(samples: Samples, blocks: int) -> list[Samples]:
-    """Return samples in at most so many runs of neighbours, none of them empty."""
+    """Cut samples into at most `blocks` runs of neighbours, none of them empty."""
     rows = torch.arange(len(samples))
     return [samples.subset(part) for part in rows.tensor_split(blocks) if len(part)]
 

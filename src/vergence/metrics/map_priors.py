@@ -42,6 +42,8 @@ def static_priors(
 ) -> dict[str, Callable[[str], Map]]:
     """Return prior name -> (person -> one map for all frames), from everybody's training gaze.
 
+    The task `gaze_map` scores these maps as baselines without learning.
+
     The blur of a map is the one under which held-out gaze is likeliest: for the global prior each
     person's gaze in a map of the others, for the personal prior a fold of a person's gaze in a map
     of the other four folds.

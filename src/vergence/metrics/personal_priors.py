@@ -49,7 +49,9 @@ def common_map(height: int, width: int) -> Float[Tensor, "height width"]:
 def cross_fitted(
     points: Float[Tensor, "samples frames fixations 2"], grid: tuple[int, int]
 ) -> Maps:
-    """Return a map without each fold, then the map of all samples; each sums to 1.
+    """For each fold return a map made without it; then the map of all samples.
+
+    Each map sums to 1.
 
     Blur and share of the common map are those under which held-out gaze is likeliest, over folds.
     A person with gaze in fewer than two folds gets the common map.
@@ -71,7 +73,10 @@ def cross_fitted(
 def width_within(
     points: Float[Tensor, "samples frames fixations 2"], height: int, width: int
 ) -> float:
-    """Return the blur of a person's own map, chosen over folds of that person's samples."""
+    """Return the blur of a person's own map, chosen over folds of that person's samples.
+
+    `map_priors.own_map` calls this.
+    """
     held = _by_fold(points, (height, width))
     return width_for(held, held.sum(0) - held)
 
@@ -100,7 +105,7 @@ def width_for(
 
 
 def mixture(heat: Maps, common: Float[Tensor, "height width"], share: float) -> Maps:
-    """Return (1 - share) * heat, scaled to sum 1, + share * common; the latter where heat is 0."""
+    """Return (1 - share) * heat, scaled to sum 1, + share * common; `common` where heat is 0."""
     total = heat.sum((-1, -2), keepdim=True)
     own = heat / total.clamp(min=torch.finfo(heat.dtype).tiny)
     return torch.where(total > 0, (1 - share) * own + share * common, common)
@@ -109,7 +114,8 @@ def mixture(heat: Maps, common: Float[Tensor, "height width"], share: float) -> 
 def offsets(gaze: Float[Tensor, "samples 2"], centre: Tensor, spread: Tensor) -> Tensor:
     """Return mean and deviation of angles without each fold, then of all: `[folds + 1, 2, 2]`.
 
-    Both are shrunk towards `centre` and `spread` `[2]` as if so many samples had those: `PSEUDO`.
+    Both are shrunk towards `centre` and `spread` `[2]`, as if `PSEUDO` more samples had this mean
+    and deviation.
     """
     fold, made = fold_numbers(len(gaze)), []
     for left_out in range(FOLDS + 1):
@@ -191,8 +197,9 @@ def choose_prior_amount(
 ) -> Splits:
     """Return a person's data with the exponent that their validation data choose.
 
-    It is the lowest whose loss is within one standard error of the least, over runs of neighbours.
-    Fewer than two validation samples have no error, and choose the lowest.
+    It is the lowest exponent whose loss is within one standard error of the least, over runs of
+    neighbours. With fewer than two validation samples there is no standard error, and the lowest
+    exponent is chosen.
 
     Args:
         splits: prepared data.
@@ -220,7 +227,7 @@ def prior_of(batch: Batch, task: str) -> Tensor:
     """Return the priors of a batch, `[batch, ...]`.
 
     Raises:
-        ConfigError: its samples were never given any.
+        ConfigError: the batch's samples have no priors.
     """
     if BANK not in batch:
         raise ConfigError(
@@ -231,7 +238,10 @@ def prior_of(batch: Batch, task: str) -> Tensor:
 
 
 def whole_prior(samples: Samples) -> Tensor:
-    """Return the prior made of all training samples of a person whose test samples these are."""
+    """Return the prior that was made of all of a person's training samples.
+
+    `samples` are the person's test samples, which hold this prior.
+    """
     return samples.banks[BANK].rows[int(samples.columns[ROW][0])]
 
 

@@ -38,6 +38,8 @@ def nss(maps: Maps, points: Points) -> PerFrame:
 def auc_judd(maps: Maps, points: Points) -> PerFrame:
     """Return the area under the ROC of fixations against all pixels that hold none.
 
+    Runs compute it by `aucs`, together with the shuffled AUC.
+
     Differs: Judd's code puts thresholds at the fixations' values only and joins them by straight
     lines, so a single fixation scores 1 - FP/2 and chance is 0.75; here every value is a
     threshold, ties count one half, and chance is 0.5.
@@ -47,6 +49,8 @@ def auc_judd(maps: Maps, points: Points) -> PerFrame:
 
 def auc_shuffled(maps: Maps, points: Points) -> PerFrame:
     """Return the area under the ROC of a frame's fixations against all other frames' fixations.
+
+    Runs compute it by `aucs`, together with AUC-Judd.
 
     Those are the same person's, so a map of where the person always looks scores 0.5. With one
     frame only there are no negatives and the score is 0.5.
@@ -59,8 +63,8 @@ def auc_shuffled(maps: Maps, points: Points) -> PerFrame:
 def aucs(maps: Maps, points: Points) -> tuple[PerFrame, PerFrame]:
     """Return AUC-Judd and shuffled AUC, which take little more together than one alone.
 
-    Each is the share of negative weight below a fixation's value, ties one half; 0.5 without any.
-    Nothing is above NaN.
+    Each is the share of the negatives' weight below a fixation's value, where ties count one half;
+    0.5 without negatives. NaN ranks above all values.
     """
     index, valid = pixels(points, *maps.shape[-2:])
     flat = maps.flatten(1)

@@ -22,7 +22,7 @@ Points = Float[Tensor, "frames fixations 2"]
 PerFrame = Float[Tensor, " frames"]
 
 EPS = 1e-6
-"""As in the official GLC code."""
+"""Number added to denominators, as in the official GLC code."""
 OFFICIAL_GRID = tuple(np.linspace(0, 0.02, 11).tolist())
 """Thresholds of the official GLC code."""
 FULL_GRID = OFFICIAL_GRID + tuple(np.round(np.arange(0.03, 1.005, 0.01), 2).tolist())

@@ -42,7 +42,7 @@ class Compact:
     labels: NDArray[np.float64]
     unit: str
     total: int
-    """Samples with a label, of which these are an even selection."""
+    """Number of all samples with a label; the samples here are an even selection of them."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -55,7 +55,7 @@ def compact(samples: Samples, most: int, classes: int = 0) -> Compact:
     `label` as one column for each of `classes`; or `y`. Of several frames the middle one counts.
 
     Raises:
-        DataError: no label of these, or neither pictures nor other inputs of a floating type.
+        DataError: there is no such label, or neither pictures nor other inputs of a floating type.
     """
     name = next((n for n in LABELS if n in samples.columns), None)
     if name is None:

@@ -43,6 +43,8 @@ def power_of_likeness(mean: float, deviation: float, limit: float, people: int) 
 def people_needed(mean: float, deviation: float, limit: float = 0.0) -> int | None:
     """Return the fewest people with whom the mean would be shown with 80 % power.
 
+    The verdicts on tables of papers report it.
+
     With `limit`, people with whom the mean would be shown to lie within -/+ limit. None where
     `MOST` people are not enough, as with a mean of 0, or outside the limit.
     """

@@ -181,7 +181,10 @@ def random_f(
     rng: np.random.Generator,
     share: float = SHARE,
 ) -> float:
-    """Return F of one summary chosen by random scores, one per frame pick of 15, on these shots."""
+    """Return F of one summary chosen by random scores, one for every 15th frame.
+
+    Benchmarks compare it with published values.
+    """
     frames = users.shape[1]
     picks = np.arange(0, frames, 15)
     return f_score(
@@ -190,7 +193,10 @@ def random_f(
 
 
 def human_f(users: Bool[np.ndarray, "users frames"], over: Literal["max", "mean"]) -> float:
-    """Return F of each person's summary against the others', averaged over people."""
+    """Return F of each person's summary against the others', averaged over people.
+
+    Tasks compute the same from counts, by `counted_human_f`.
+    """
     each = [f_score(users[i], np.delete(users, i, axis=0), over) for i in range(len(users))]
     return float(np.mean(each))
 

@@ -84,6 +84,8 @@ def eszsl(
 ) -> Float[Tensor, "d a"]:
     """Return the closed-form map V of ESZSL: samples score x V meaning^T.
 
+    Benchmarks compute reference scores by it.
+
     V = (X^T X + gamma I)^-1 X^T Y S (S^T S + lamda I)^-1, where Y is 1 for a sample's own class and
     -1 for the other classes of `label`, and S are the meanings of these classes. Without a sample
     of a class its meaning plays no part.

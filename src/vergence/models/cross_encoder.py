@@ -74,7 +74,10 @@ class CrossEncoder(Model):
         return CrossEncoderNet(self)
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return rows with `eyes` and `whose`; see `unlabelled_eyes.glance_rows`."""
+        """Return rows with the columns `eyes` and `whose`; see `unlabelled_eyes.glance_rows`.
+
+        A run calls this once before training.
+        """
         return glance_rows(federation)
 
 
@@ -157,7 +160,7 @@ class Sphere(nn.Module):
 
 
 class CrossEncoderNet(Staged):
-    """Eyes `[rows, eyes, 1, H, W]` in [0, 1] and `whose` `[rows]` to images of the same shape.
+    """Network from eyes `[rows, eyes, 1, H, W]` in [0, 1] to images of the same shape.
 
     Its stages all map `[rows, eyes, ...]` to `[rows, eyes, ...]`. It can be cut in the encoder and
     in the decoder, so that a client keeps both ends, which have images, and a server the middle.
@@ -204,7 +207,7 @@ class CrossEncoderNet(Staged):
 
 
 def check_size(eyes: Tensor, size: tuple[int, ...]) -> None:
-    """Accept `[rows, eyes, 1, H, W]` of this size.
+    """Refuse images of another shape than `[rows, eyes, 1, H, W]` with this height and width.
 
     Raises:
         ConfigError: other images.

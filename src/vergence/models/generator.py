@@ -13,7 +13,7 @@ from torch.nn import functional
 
 
 class ConditionalNet(nn.Module):
-    """Classes int64 `[batch]` and noise `[batch, noise]` to `[batch, out]`, over one hidden layer.
+    """Network from classes int64 `[batch]` and noise `[batch, noise]` to `[batch, out]`.
 
     Source: Zhu, Hong, Zhou, "Data-free knowledge distillation for heterogeneous federated
     learning", ICML 2021, and the authors' programme.
@@ -28,7 +28,7 @@ class ConditionalNet(nn.Module):
         self.outer = nn.Linear(hidden, out)
 
     def forward(self, classes: Tensor, noise: Tensor) -> Tensor:
-        """Return a row per class and noise."""
+        """Return an output `[out]` for every class and its noise: `[batch, out]`."""
         return conditional(dict(self.named_parameters()), classes, noise)
 
 

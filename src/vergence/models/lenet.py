@@ -23,8 +23,9 @@ HIDDEN = 500
 class LeNet(Model):
     """The LeNet of Zhang et al. 2015 as in hysts/pytorch_mpiigaze: 1,827,076 parameters.
 
-    Trained there by SGD at lr 0.01 (momentum 0.9, Nesterov, weight decay 1e-4, batch 32, MSE) for
-    10 epochs, a tenth of it after 8 and 9; the second model by Adam, its rate is not stated.
+    That code trains it by SGD at lr 0.01 (momentum 0.9, Nesterov, weight decay 1e-4, batch 32, MSE)
+    for 10 epochs, and takes a tenth of the rate after epochs 8 and 9. The thesis trains its second
+    model by Adam and does not state the rate.
 
     Args:
         channels: filters of its two convolutions; (20, 80) is the thesis's second model with
@@ -46,7 +47,9 @@ class LeNet(Model):
 
 
 class LeNetNet(SmallCnnNet):
-    """Grey patches `[B, 1, 36, 60]` in [0, 1] and pose `[B, 2]` to (pitch, yaw) in radians.
+    """Network from grey patches `[B, 1, 36, 60]` in [0, 1] and head poses to gaze angles.
+
+    The pose is `[B, 2]`, the output (pitch, yaw) in radians.
 
     There is no activation after the convolutions, as in the original.
     """

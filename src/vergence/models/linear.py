@@ -24,7 +24,7 @@ class Linear(Model):
     head: ClassVar[tuple[str, ...]] = ("bias",)
 
     def build(self) -> nn.Module:
-        """Return the network."""
+        """Return the network, with all parameters 0."""
         layer = nn.Linear(self.inputs, 1)
         torch.nn.init.zeros_(layer.weight)
         torch.nn.init.zeros_(layer.bias)

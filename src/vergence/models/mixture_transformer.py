@@ -43,12 +43,12 @@ class MixtureTransformer(Model):
     head: ClassVar[tuple[str, ...]] = ("score.*",)
 
     def build(self) -> MixtureNet:
-        """Return the network."""
+        """Return the network, initialised from torch's global generator."""
         return MixtureNet(self.features, self.width, self.blocks, self.mixture)
 
 
 class MixtureNet(nn.Module):
-    """Features `[B, T, d]` and numbers of steps `[B]` to scores `[B, T]`, logits of importance."""
+    """Network from features `[B, T, d]` and numbers of steps `[B]` to scores `[B, T]` (logits)."""
 
     def __init__(self, features: int, width: int, blocks: int, mixture: Mixture) -> None:
         super().__init__()

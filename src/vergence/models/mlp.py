@@ -36,12 +36,15 @@ class Mlp(Model):
         return MlpNet((self.inputs, *self.hidden, self.classes))
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return the data with features in place of pictures, if it has pictures."""
+        """Return the data with features in place of pictures, if it has pictures.
+
+        A run calls this once before training.
+        """
         return in_place_of_images(federation)
 
 
 class MlpNet(Staged):
-    """Features `[B, inputs]` to unnormalised log-probabilities `[B, classes]`."""
+    """Network from features `[B, inputs]` to unnormalised log-probabilities `[B, classes]`."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()

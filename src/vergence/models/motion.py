@@ -30,21 +30,21 @@ PIXEL = 4
 RATE = 0.1
 """Weight of the newest frame in the running mean of more than ten frames."""
 STILL = 0.01
-"""Mean difference, of 1 for black to white, below which a picture counts as still."""
+"""Mean difference (1: black to white) below which a picture counts as still."""
 MOST = 10.0
-"""Largest motion, in means of the frame; larger ones are clipped."""
+"""Largest motion, in multiples of the frame's mean motion; larger values are clipped."""
 CHUNK = 16
 
 
 class Background(NamedTuple):
-    """Running mean of the frames so far, in the place of the last one, and their number."""
+    """Running mean of the frames so far, aligned with the last frame; and number of frames."""
 
     mean: Float[Tensor, "streams height width"]
     seen: Float[Tensor, " streams"]
 
 
 def empty_background(streams: int, height: int, width: int) -> Background:
-    """Return the background before the first of frames of so many pixels."""
+    """Return the background before the first frame, for frames of `height` x `width` pixels."""
     rows, columns = (-(-side // STRIDE) * STRIDE // PIXEL for side in (height, width))
     return Background(torch.zeros(streams, rows, columns), torch.zeros(streams))
 
@@ -52,10 +52,10 @@ def empty_background(streams: int, height: int, width: int) -> Background:
 def observe(
     frames: UInt8[Tensor, "streams height width 3"], background: Background
 ) -> tuple[Float[Tensor, "streams 4 rows columns"], Background]:
-    """Return the motion of the next frame of every stream, and the background with it.
+    """Return the motion of every stream's next frame, and the background including this frame.
 
-    Motion is |frame - background| on a small grey picture, over its mean in the frame plus
-    `STILL`; 0 in the first frame, and where the camera saw nothing before.
+    Motion is |frame - background| on a small grey picture, divided by its mean in the frame plus
+    `STILL`. It is 0 in the first frame, and where the camera saw nothing before.
     """
     grey = small_grey(frames)
     mean, known = aligned(background.mean, grey)
@@ -73,7 +73,10 @@ def observe(
 def small_grey(
     frames: UInt8[Tensor, "streams height width 3"],
 ) -> Float[Tensor, "streams rows columns"]:
-    """Return grey pictures of a sixteenth of the pixels, 0 to 1, extended to whole features."""
+    """Return grey pictures in [0, 1] of a sixteenth of the pixels.
+
+    Sides are first extended to multiples of a feature's stride.
+    """
     grey = frames.float().mean(-1)[:, None] / 255
     bottom, right = (-(-side // STRIDE) * STRIDE - side for side in frames.shape[1:3])
     grey = functional.pad(grey, (0, right, 0, bottom), mode="replicate")
@@ -85,7 +88,7 @@ def aligned(
 ) -> tuple[Tensor, Tensor]:
     """Return the background as the camera sees it now, and 1 where it is known, else 0.
 
-    It is moved to the peak of the phase correlation.
+    The background is moved to the peak of the phase correlation, if it then fits the frame better.
     Source: Kuglin, Hines, "The phase correlation image alignment method", 1975.
     """
     rows, columns = grey.shape[1:]
@@ -147,6 +150,8 @@ def motion_of(
 
 def with_motion(federation: Federation, raw: Federation) -> Federation:
     """Return the federation with a bank `motion` added to everybody's samples.
+
+    Networks that take motion call this when they prepare a run's data.
 
     Its rows are float16 `[steps, 4, H/16, W/16]`, one for each different sequence of frames; people
     who share frames share the bank. Motion begins anew with every sample.

@@ -68,7 +68,7 @@ def in_place_of_frames(
     """Replace the rows of bank `frames`, uint8 `[n, H, W, 3]`, by features.
 
     The result is float16 `[n, 432, ceil(H/16), ceil(W/16)]`, cached (see `features`), and scaled
-    by `standardise` where wanted. `grid` is twice its rows and columns.
+    by `standardise` where wanted. `grid` is twice the result's rows and columns.
 
     Raises:
         ConfigError: no bank `frames`, or frames that do not fit `grid`.
@@ -238,8 +238,8 @@ def extract(network: EfficientNetLite0, frames: Tensor) -> Tensor:
 def vectors(network: EfficientNetLite0, frames: UInt8[Tensor, "frames side side 3"]) -> Tensor:
     """Return one float vector per frame, `[n, 1280]`: the last feature map, averaged.
 
-    Frames are square crops from the middle of a frame whose short side is 9/8 of theirs; a scorer's
-    crops have `CROP` pixels.
+    `frames` are square crops from the middle of larger frames, whose short side is 9/8 of a crop's
+    side. Crops for video summaries have sides of `CROP` pixels.
     """
     # The scaling that the weights of EfficientNet-Lite were trained with.
     x = (frames.permute(0, 3, 1, 2).float() - 127) / 128

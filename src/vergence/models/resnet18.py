@@ -63,7 +63,7 @@ class ResNet18(Model):
 
 
 class ResNet18Net(Staged):
-    """Patches `[B, 1, H, W]` and pose `[B, 2]` to (pitch, yaw) in radians."""
+    """Network from patches `[B, 1, H, W]` and pose `[B, 2]` to (pitch, yaw) in radians."""
 
     def __init__(self, channels: int, groups: int, stride: int, pose: bool = True) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class ResNet18Net(Staged):
         initialise(self)
 
     def stage(self, name: str, x: Tensor, *side_inputs: Tensor) -> Tensor:
-        """Return the output of the stem, of a block, or of mean and last layer, for their input.
+        """Return the output of one stage for its input: stem, block, or mean with last layer.
 
         Raises:
             ConfigError: pictures that are not grey, or smaller than 9 x 15.

@@ -19,7 +19,7 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError
 
 SAFE_CHANNELS = 16
-"""A block of oneDNN's AVX-512 kernels; the others' blocks are smaller."""
+"""Channels in a block of oneDNN's AVX-512 kernels; blocks of its other kernels are smaller."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class ResNetPreact(Model):
         pose: whether head pose joins the last layer; without it the network has four weights
             fewer and head pose need not leave a client.
 
-    Trained there by SGD at lr 0.1 (momentum 0.9, Nesterov, weight decay 1e-4, batch 32, MSE) for 40
-    epochs, a tenth of it after 30 and 35.
+    That code trains it by SGD at lr 0.1 (momentum 0.9, Nesterov, weight decay 1e-4, batch 32, MSE)
+    for 40 epochs, and takes a tenth of the rate after epochs 30 and 35.
     Source: eyeimages design note, section 1.2; He et al. 2016, "Identity mappings in deep residual
     networks"; Wu & He 2018, "Group normalization".
     """
@@ -61,7 +61,7 @@ class ResNetPreact(Model):
 
 
 class ResNetPreactNet(Staged):
-    """Patches `[B, 1, H, W]` and pose `[B, 2]` to (pitch, yaw) in radians."""
+    """Network from patches `[B, 1, H, W]` and pose `[B, 2]` to (pitch, yaw) in radians."""
 
     def __init__(self, channels: int, groups: int, pose: bool = True) -> None:
         super().__init__()
@@ -138,6 +138,8 @@ class Shortcut(nn.Conv2d):
 def initialise(network: nn.Module) -> None:
     """Draw convolutions Kaiming-normal over their fan-out; biases of linear layers become zero.
 
+    The numbers come from torch's global generator.
+
     Linear weights and norms stay as torch draws them, uniform within 1/sqrt(inputs) and ones.
     """
     for layer in network.modules():
@@ -148,7 +150,7 @@ def initialise(network: nn.Module) -> None:
 
 
 def check_patches(model: str, image: Tensor) -> None:
-    """Accept grey pictures of at least 9 x 15 pixels.
+    """Refuse pictures that are not grey, or smaller than 9 x 15 pixels.
 
     Raises:
         ConfigError: pictures of another kind.

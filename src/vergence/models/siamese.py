@@ -62,15 +62,19 @@ class Siamese(Model):
         return SiameseNet(self)
 
     def prepare(self, federation: Federation) -> Federation:
-        """Return rows with `eyes` and `whose`; see `unlabelled_eyes.glance_rows`."""
+        """Return rows with the columns `eyes` and `whose`; see `unlabelled_eyes.glance_rows`.
+
+        A run calls this once before training.
+        """
         return glance_rows(federation)
 
 
 class SiameseNet(nn.Module):
-    """Eyes `[rows, eyes, 1, H, W]` in [0, 1] to `[rows, eyes, 4, out]`.
+    """Network from eyes `[rows, eyes, 1, H, W]` in [0, 1] to vectors `[rows, eyes, 4, out]`.
 
-    The four are a query of either view and a key of either view; without a target they are the
-    same. Views are drawn from torch's global generator in training, always the same otherwise.
+    The four vectors are a query of either view and a key of either view. Without a target, keys are
+    the queries. Views are drawn from torch's global generator in training; otherwise they are
+    always the same.
     """
 
     def __init__(self, options: Siamese) -> None:
@@ -110,7 +114,10 @@ class SiameseNet(nn.Module):
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Move the target a step towards the network: target <- decay target + (1 - decay) own."""
+        """Move the target a step towards the network: target <- decay target + (1 - decay) own.
+
+        `forward` calls this in training.
+        """
         for target, own in self._followed():
             target.lerp_(own, 1 - self.decay)
 

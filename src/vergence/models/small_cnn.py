@@ -61,9 +61,9 @@ class SmallCnn(Model):
 
 
 class SmallCnnNet(Staged):
-    """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities.
+    """Network from images `[B, *image]` in [0, 1] to unnormalised log-probabilities.
 
-    With `pad` a convolution keeps the size of its input, without it it loses 4 rows and columns.
+    With `pad` a convolution's output has the size of its input, otherwise 4 rows and columns less.
     The last layer also takes `side_inputs` numbers for each image, such as a head pose.
     """
 

@@ -58,7 +58,10 @@ class SmallEye(Model):
 
 
 class SmallEyeNet(Staged):
-    """Crops `[B, 1, 9, 15]` (mean 0, scale 1) and pose `[B, 2]` to (pitch, yaw) in radians."""
+    """Network from crops `[B, 1, 9, 15]` and pose `[B, 2]` to (pitch, yaw) in radians.
+
+    Crops have mean 0 and scale 1.
+    """
 
     def __init__(
         self,

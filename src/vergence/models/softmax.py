@@ -29,12 +29,12 @@ class Softmax(Model):
     classes: Classes = 10
 
     def build(self) -> SoftmaxNet:
-        """Return the network."""
+        """Return the network, with all parameters 0."""
         return SoftmaxNet(self.image, self.classes)
 
 
 class SoftmaxNet(Staged):
-    """Images `[B, *image]` with pixels in [0, 1] to unnormalised log-probabilities."""
+    """Network from images `[B, *image]` in [0, 1] to unnormalised log-probabilities."""
 
     def __init__(self, image: tuple[int, int, int], classes: int) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from vergence.errors import ConfigError
 
 # Networks read `whose`, up to twice this number, as float32, in which it is exact.
 NUMBERS = 2**21
-"""Number of different numbers of people."""
+"""Number of values that a person's number (`whose`) can have."""
 
 
 def glance_rows(federation: Federation) -> Federation:
@@ -30,7 +30,8 @@ def glance_rows(federation: Federation) -> Federation:
     the same eyes.
 
     Raises:
-        ConfigError: the data have neither, or two people's names give the same number.
+        ConfigError: the data have neither glances nor such patches, or two people's names give the
+            same number.
     """
     federation.refuse_many("learning without labels")
     # From the name alone: a person's number must not depend on who else takes part.

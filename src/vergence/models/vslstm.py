@@ -32,12 +32,12 @@ class VsLSTM(Model):
     head: ClassVar[tuple[str, ...]] = ("score.*",)
 
     def build(self) -> VsLSTMNet:
-        """Return the network."""
+        """Return the network, initialised from torch's global generator."""
         return VsLSTMNet(self.features, self.hidden)
 
 
 class VsLSTMNet(nn.Module):
-    """Features `[B, T, d]` and numbers of steps `[B]` to scores `[B, T]`, logits of importance."""
+    """Network from features `[B, T, d]` and numbers of steps `[B]` to scores `[B, T]` (logits)."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()

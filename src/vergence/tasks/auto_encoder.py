@@ -25,10 +25,10 @@ class AutoEncoder(Task):
     """Reconstruct every eye from its own codes, with the network of the Cross-Encoder.
 
     Attributes:
-        equal: weight of the equal-feature constraint, 0 for none: the L1 distance between the eye
-            codes of two glances of the same eye, and between the gaze codes of the two eyes of a
-            glance, for the pairs whose codes the Cross-Encoder would swap. The source states no
-            weight.
+        equal: weight of the equal-feature constraint; 0: none. The constraint is the L1 distance
+            between the eye codes of two glances of the same eye, and between the gaze codes of the
+            two eyes of a glance. It is taken over the pairs whose codes the Cross-Encoder would
+            swap. The source states no weight.
 
     Source: Sun et al., "Cross-Encoder for unsupervised gaze representation learning", ICCV 2021,
     baselines "auto-encoder" and "auto-encoder with EFC"; the thesis's section 4.6.5.
@@ -77,11 +77,11 @@ class AutoEncoder(Task):
         return reconstruction_metrics(_images_and_codes(outputs, dict(samples.columns))[0], samples)
 
     def check(self, federation: Federation) -> None:
-        """Refuse the data that the Cross-Encoder would refuse."""
+        """Refuse data in which a person has no two training rows of the same eyes."""
         check_rows("auto_encoder", federation)
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score the mean of each person's own training images."""
+        """Return the metrics of each person's mean training image, by baseline and person."""
         return mean_eyes(federation)
 
 

@@ -43,11 +43,15 @@ class PriorTask(Task):
         """Return a network's outputs with the batch's priors applied, if the task uses priors."""
 
     def tune_prior(self, splits: Splits, outputs: Callable[[Samples], Tensor]) -> Splits:
-        """Return a person's data with the amount of prior that suits their validation data best."""
+        """Return a person's data with the amount of prior that suits their validation data best.
+
+        The engine calls this before a model predicts, never in training. `outputs` computes the
+        model's outputs for samples.
+        """
         if not self.tunes_prior:
             return splits
         return choose_prior_amount(splits, outputs(splits.val), self.loss_with_prior)
 
     def loss_with_prior(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of outputs without a prior, after the batch's priors are applied."""
+        """Return the loss of a network's outputs, after the batch's priors are applied to them."""
         return self.loss(self.with_prior(output, batch), batch)

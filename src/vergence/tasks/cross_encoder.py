@@ -85,7 +85,7 @@ class CrossEncoderTask(Task):
         check_rows("cross_encoder", federation)
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score the mean of each person's own training images, which needs no code."""
+        """Return the metrics of each person's mean training image, by baseline and person."""
         return mean_eyes(federation)
 
 

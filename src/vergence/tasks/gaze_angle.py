@@ -136,7 +136,10 @@ class GazeAngle(PriorTask):
         return self.correction.apply(output, batch["side"])
 
     def prepare(self, federation: Federation) -> Federation:
-        """Add everybody's own mean and spread of gaze to their samples, if the task uses them."""
+        """Add each person's prior (mean and spread of gaze) to their samples, if the task uses it.
+
+        A run calls this once before training.
+        """
         if not self.personal_prior:
             return federation
 
@@ -150,7 +153,10 @@ class GazeAngle(PriorTask):
         return attach_priors(federation, made, common, through)
 
     def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
-        """Return new samples with the prior of their owner, or the common one if there is none."""
+        """Return new samples with their owner's prior; without `owner`, with the common prior.
+
+        Predictions by the models of a finished run call this.
+        """
         if not self.personal_prior:
             return samples
         known = owner is not None
@@ -161,7 +167,8 @@ class GazeAngle(PriorTask):
         """Return the images with pixels of mean 0 and scale 1, and the head poses.
 
         Raises:
-            ConfigError: the task changes a whole network's inputs or outputs, and stages cannot.
+            ConfigError: the task has an option (`personal_prior`, `correction` or `augment`) that
+                needs the whole network.
         """
         if self.personal_prior:
             raise ConfigError(
@@ -232,7 +239,7 @@ class GazeAngle(PriorTask):
         """Return mean errors in degrees and the share of samples within `hit_deg`, the score.
 
         The share is named after its limit (`hit5`). The error is the angle between the two
-        directions, never a difference of angles; those are given apart for pitch and yaw.
+        directions, never a difference of angles; differences are given apart for pitch and yaw.
         """
         predicted, gaze = outputs.double(), samples.columns["gaze"].double()
         error = angular_error_deg(predicted, gaze)
@@ -247,19 +254,19 @@ class GazeAngle(PriorTask):
         }
 
     def per_sample(self, outputs: Angles, samples: Samples) -> Tensor:
-        """Return the error of every sample in degrees."""
+        """Return for every sample the error in degrees and a 1 (its weight), `[samples, 2]`."""
         error = angular_error_deg(outputs.double(), samples.columns["gaze"].double())
         return torch.stack([error, torch.ones_like(error)], 1)
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
-        """Return the mean direction of each person's own training samples."""
+        """Return the name `personal mean` and, by person, mean training gaze per test sample."""
         return "personal mean", {
             p: mean_direction(s.train.columns["gaze"].double()).expand(len(s.test), 2)
             for p, s in federation.people.items()
         }
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score two constants on everybody's test samples.
+        """Return the metrics of two constants on everybody's test samples, by baseline and person.
 
         `mean gaze` is the mean direction of everybody's training samples, `personal mean` that of
         a person's own.

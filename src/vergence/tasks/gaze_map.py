@@ -80,8 +80,9 @@ class GazeMap(PriorTask):
             choose one of `EXPONENTS` for each model that predicts for the person.
         prior_in: `training`: the loss sees the product; `prediction`: only predictions do.
         look_ahead: number of following frames of the sample whose gaze is mixed into the label of a
-            frame: half is the frame's own, half the mean of theirs. Only losses look ahead, in
-            validation too; predictions and scores do not.
+            frame: half of the label is from the frame's own gaze, half is the mean over the
+            following frames. Only losses look ahead, in validation too; predictions and scores do
+            not.
 
     Source: Lai et al. 2022 (GLC); FedCPF, section 4.
     Differs: frames without gaze are left out of the loss, where GLC gives them a uniform label.
@@ -192,7 +193,7 @@ class GazeMap(PriorTask):
     def metrics(
         self, outputs: Logits, samples: Samples, threshold: float | None = None
     ) -> dict[str, float]:
-        """Score one person's maps: per frame, then the mean over the frames that count.
+        """Return the metrics of one person's maps: a mean over the frames that count.
 
         Frames with gaze count; where samples may have several fixations (images), frames with two
         or more. `f1_glc` takes the best threshold of GLC's grid 0..0.02; `f1_best` is the F1
@@ -250,7 +251,10 @@ class GazeMap(PriorTask):
         return self.metrics(outputs, samples, pixel_f1(maps, labels, FULL_GRID).threshold)
 
     def per_sample(self, outputs: Logits, samples: Samples) -> Tensor:
-        """Return the sum of NSS over the frames of each sample that count, and their number."""
+        """Return each sample's sum of NSS over its frames that count, and their number.
+
+        The shape is `[samples, 2]`.
+        """
         maps, points, sample = self._scored(outputs, samples)
         nss = saliency.nss(maps, points)
         rows = torch.stack([nss, torch.ones_like(nss)], 1)
@@ -273,7 +277,7 @@ class GazeMap(PriorTask):
         """Refuse a person whose validation or test part has no frame to score.
 
         Raises:
-            DataError: names the person and the part.
+            DataError: there is such a part; the message names it and the person.
         """
         for person, splits in federation.people.items():
             for part in ("val", "test"):
@@ -285,7 +289,10 @@ class GazeMap(PriorTask):
                     )
 
     def prepare(self, federation: Federation) -> Federation:
-        """Add the logarithm of everybody's own prior to their samples, if the task uses priors."""
+        """Add the logarithm of each person's prior to their samples, if the task uses priors.
+
+        A run calls this once before training.
+        """
         if not self.personal_prior:
             return federation
         grid = self.grid(next(iter(federation.people.values())).train)
@@ -304,7 +311,10 @@ class GazeMap(PriorTask):
         return torch.zeros_like(common) if self.tunes_prior else common
 
     def prepare_for(self, samples: Samples, owner: Splits | None) -> Samples:
-        """Return new samples with the prior of their owner, or the common one if there is none."""
+        """Return new samples with their owner's prior; without `owner`, with the common prior.
+
+        Predictions by the models of a finished run call this.
+        """
         if not self.personal_prior:
             return samples
         if owner is not None:
@@ -312,7 +322,7 @@ class GazeMap(PriorTask):
         return with_one_prior(samples, self._common(self.grid(samples)))
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score maps that need no learning on everybody's test samples, at the network's grid.
+        """Return the metrics, by map and person, of maps without learning on all test samples.
 
         The maps are `uniform`, `centre`, `global prior` (everybody's training gaze), `personal
         prior` (a person's own), `motion` (weighted towards the middle, if the network takes motion)
@@ -358,7 +368,7 @@ class GazeMap(PriorTask):
         return {**table, "other people": rows} if rows else table
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
-        """Return the personal prior as outputs for everybody's test samples."""
+        """Return the name `personal prior` and, by person, prior as outputs per test sample."""
         grid = self.grid(next(iter(federation.people.values())).test)
         return "personal prior", {
             person: self._everywhere(own_map(splits.train, *grid), splits.test)

@@ -48,7 +48,7 @@ class GazeZonesTask(ZeroShot):
         return {name: float(part.mean()) for name, part in parts.items() if len(part)}
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score the most frequent zone, and a zone at random in the mean over draws."""
+        """Return the metrics of the most frequent zone and of a random zone, as in `zero_shot`."""
         priors = super().priors(federation)
         chance = {
             person: {**scores, **self.errors(_any(splits.test), splits.test)}

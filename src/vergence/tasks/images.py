@@ -102,12 +102,15 @@ class Images(ClassificationTask):
         return {"accuracy": accuracy, "log_loss": log_loss, "score": accuracy}
 
     def per_sample(self, outputs: Scores, samples: Samples) -> Tensor:
-        """Return 1 for every image whose own class scores highest, 0 for the others."""
+        """Return for every image whether its class scores highest, and a 1: `[samples, 2]`."""
         right = (outputs.argmax(1) == samples.columns["label"]).double()
         return torch.stack([right, torch.ones_like(right)], 1)
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
-        """Return scores in which each person's own most frequent class is highest."""
+        """Return the name `own most frequent` and, for each test image, scores of the classes.
+
+        The highest score is that of the owner's most frequent class in training.
+        """
         width = max(len(s.train.columns["label"].bincount()) for s in federation.people.values())
         return "own most frequent", {
             p: s.train.columns["label"]
@@ -118,7 +121,7 @@ class Images(ClassificationTask):
         }
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score two constants on each person's test images and on all of them together.
+        """Return the metrics of two constants on each person's test images and on all together.
 
         `most frequent class` is that of everybody's training images, `own most frequent` that of
         a person's own. Their log loss is that of predicting the classes' shares.

@@ -87,5 +87,5 @@ class SiameseTask(Task):
         return {"match": match, "score": match}
 
     def check(self, federation: Federation) -> None:
-        """Refuse the data that the Cross-Encoder would refuse."""
+        """Refuse data in which a person has no two training rows of the same eyes."""
         check_rows("siamese", federation)

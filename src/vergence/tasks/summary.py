@@ -110,7 +110,7 @@ class SummaryTask(Task):
         return functional.pad(output * inside(steps, longest), (0, width - longest))
 
     def loss(self, output: Logits, batch: Batch) -> Float[Tensor, ""]:
-        """Return the mean over clips of the mean over a clip's steps."""
+        """Return the loss: the mean over clips of each clip's mean over its steps."""
         target, steps = batch["target"], batch["steps"]
         if self.criterion == "bce":
             each = functional.binary_cross_entropy_with_logits(output, target, reduction="none")
@@ -204,7 +204,9 @@ class SummaryTask(Task):
                     )
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score random importance on the same shots (mean of five draws), and people.
+        """Return the metrics, by baseline and person, of random importance and of people.
+
+        Random importance is scored on the same shots, as the mean of five draws.
 
         `people` is every person's summary and ranking against the others', averaged.
         """

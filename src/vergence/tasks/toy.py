@@ -73,7 +73,7 @@ class ToyTask(Task):
         return {"error": error, "score": 1 / (1 + error)}
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score the mean of everybody's training targets."""
+        """Return the metrics of everybody's mean training target, by baseline and person."""
         people = federation.people
         mean = torch.cat([s.train.columns["y"] for s in people.values()]).mean()
         rows = {

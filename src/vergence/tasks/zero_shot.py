@@ -139,10 +139,10 @@ class ZeroShot(ClassificationTask):
         }
 
     def check(self, federation: Federation) -> None:
-        """Refuse data of other classes, and test samples that determine not both `u` and `s`.
+        """Refuse data of other classes, and test samples that do not determine both `u` and `s`.
 
         Raises:
-            DataError: names the person and what is wrong.
+            DataError: the data are refused; the message names the person and what is wrong.
         """
         names, unseen = self.class_names(), set(self.unseen_classes)
         expected = {"classes": names, "unseen": tuple(names[i] for i in sorted(unseen))}
@@ -164,7 +164,7 @@ class ZeroShot(ClassificationTask):
                 )
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Score two predictions that use no features.
+        """Return the metrics of two predictions without features, by baseline and person.
 
         `most frequent class` is that of everybody's training samples; `chance` predicts classes at
         random, in the mean over draws.

@@ -100,7 +100,7 @@ def _in_own_type(self: nn.Conv2d, x: Tensor) -> Tensor:
 def bf16_instructions(device: torch.device) -> str:
     """Return the name of a device's bfloat16 instructions; empty where none are known.
 
-    The engine's choice of a precision asks.
+    The engine calls this when it chooses a precision.
     """
     if device.type == "cuda":
         known = torch.cuda.is_bf16_supported(including_emulation=False)

@@ -41,7 +41,7 @@ STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
 # A recording keeps the memory of one step. There is one for each batch size and kind of request.
 PROGRAMS = 32
-"""Number of recordings beyond which a lane drops them all."""
+"""Number of recordings beyond which a `GraphSlot` drops them all."""
 
 
 class Uncapturable(ConfigError):
@@ -75,7 +75,7 @@ class Graphed:
         self.lanes = [GraphSlot(task, self.device, precision) for _ in range(streams)]
 
     def fit(self, ask: Fit, stream: RandomStream, progress: float = 0.0) -> FitResult:
-        """Answer a `Fit`. `progress` is the share of rounds done, for the schedule.
+        """Carry out a training request; `progress` is the share of rounds done, for the schedule.
 
         Raises:
             Uncapturable: the step reads a value back, or has work that depends on one.
@@ -85,7 +85,7 @@ class Graphed:
     def fit_all(
         self, asks: Sequence[Fit], streams: Sequence[RandomStream], progress: float = 0.0
     ) -> list[FitResult]:
-        """Answer several `Fit`s of any kind, assigned to the lanes in turn."""
+        """Carry out training requests of any kind, assigned in turn to parallel slots."""
         for lane in self.lanes:
             lane.replay.begin()
         trained = [
@@ -137,7 +137,7 @@ class Graphed:
 
 
 class GraphSlot(FlatNetwork):
-    """One client at a time in static memory, on one stream."""
+    """Trains one client at a time in static memory, on one stream."""
 
     def __init__(self, task: Task, device: torch.device, precision: Precision) -> None:
         super().__init__(task, precision, device)

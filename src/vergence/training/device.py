@@ -46,7 +46,10 @@ def choose_device(wanted: str = "auto") -> torch.device:
 
 
 def in_main_memory(samples: Samples) -> Samples:
-    """Return samples in main memory."""
+    """Return samples in main memory.
+
+    Scores of networks on a GPU use it, as they are computed on the CPU.
+    """
     columns = {name: column.cpu() for name, column in samples.columns.items()}
     banks = {n: replace(bank, rows=bank.rows.cpu()) for n, bank in samples.banks.items()}
     return Samples(columns, banks)
@@ -81,7 +84,7 @@ def training_copies(
 
     The client executor holds them for a whole run.
 
-    A method that reads a client's data itself gets those in main memory.
+    A method that reads a client's data itself gets the data in main memory.
     """
     if isinstance(federation.people, Population):
         return {}

@@ -37,7 +37,7 @@ def training_loss(task: Task, module: nn.Module, batch: Batch, precision: Precis
 def clip_(gradients: list[Tensor], limit: float) -> None:
     """Shorten a batch's gradients in place to this norm over all of them; 0 leaves them.
 
-    DP-SGD has its own, which shortens every sample's: `per_sample_gradients`.
+    DP-SGD uses another function, which shortens every sample's gradient: `per_sample_gradients`.
     """
     if not limit:
         return

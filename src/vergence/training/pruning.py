@@ -112,10 +112,10 @@ class Gradual(Pruning):
     """Pruning while a run trains: every model is pruned, and more so in every round.
 
     In round r = `from_round` ... `until_round`, counted from 1, the share of removed entries is
-    amount (1 - (1 - x)^3), x = (r - from_round + 1) / (until_round - from_round + 1); before it is
-    0, afterwards the amount. Entries are chosen again in every round, in the model from which
-    training starts: an entry that the server's sum brought back may stay. An amount of 0 is no
-    pruning.
+    amount (1 - (1 - x)^3), x = (r - from_round + 1) / (until_round - from_round + 1). The share is
+    0 before these rounds, and the amount after them. Entries are chosen again in every round, in
+    the model from which training starts: an entry that the server's sum brought back may stay. An
+    amount of 0 is no pruning.
 
     Attributes:
         from_round: the first round in which entries are removed.
@@ -145,7 +145,7 @@ class Gradual(Pruning):
         """Refuse a run of so many rounds in which the amount would not be reached.
 
         Raises:
-            ConfigError: names both rounds.
+            ConfigError: the amount would not be reached; the message names both rounds.
         """
         if self.last > rounds:
             raise ConfigError(
@@ -302,7 +302,9 @@ def with_sparse_layers(network: nn.Module) -> nn.Module:
 
 
 def sparse_form(array: NDArray) -> tuple[NDArray, NDArray] | None:
-    """Return the zeros before each other entry, and the entries; None if dense is smaller.
+    """Return the number of zeros before each nonzero entry, and these entries.
+
+    Return None if the dense form is smaller.
 
     The count before an entry is stored in the narrowest of 8, 16 and 32 bits that holds all counts
     of the array. A negative zero is an entry.
@@ -341,7 +343,7 @@ def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
 def pack_pruned(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
     """Return tensors as a safetensors file, each in the smaller of its two forms.
 
-    `about` joins the file's metadata, where the key `shapes` is taken.
+    `about` is added to the file's metadata; it may not use the key `shapes`.
     """
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     return save(stored_arrays(tensors), {**(about or {}), "shapes": json.dumps(shapes)})
@@ -349,6 +351,8 @@ def pack_pruned(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None =
 
 def unpack_pruned(data: bytes) -> dict[str, Tensor]:
     """Undo `pack_pruned`, to the bit.
+
+    Users call this to read a stored model; a how-to page shows it.
 
     Raises:
         DataError: the bytes are not such a file, or damaged.

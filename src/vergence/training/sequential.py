@@ -62,7 +62,11 @@ class FlatNetwork:
         return take_gradients(self.parameters)
 
     def renew(self) -> None:
-        """Do nothing: the network reads the parameters themselves."""
+        """Do nothing: the network reads the parameters themselves.
+
+        Training calls this at the start and after every step; a network in half precision rounds
+        again.
+        """
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         return [self.layout.view(flat, name) for name in self.trained]
@@ -91,7 +95,10 @@ class Solver(FlatNetwork):
             self.module.train(train)
 
     def fit(self, ask: Fit, stream: RandomStream, progress: float = 0.0) -> FitResult:
-        """Answer a `Fit`. `progress` is the share of rounds done, for the schedule."""
+        """Carry out a training request; `progress` is the share of rounds done, for the schedule.
+
+        This seeds torch's global generator from `stream`, and does not restore its state.
+        """
         self.vector.copy_(ask.params.flat)
         # For dropout, if there is any; torch.manual_seed would look for every kind of GPU.
         torch.default_generator.manual_seed(stream.child("network").number())
@@ -151,7 +158,7 @@ class Solver(FlatNetwork):
         return OptimizerState(slots, ask.optimiser.steps + steps)
 
     def compute(self, ask: Compute) -> float | Tensor | Params | list[Tensor]:
-        """Answer a `Compute`."""
+        """Return what a `Compute` requests of the network, such as a loss or outputs."""
         return getattr(self, ask.want)(ask.params, ask.data)
 
     def outputs(self, params: Params, data: Samples, batch: int = 64) -> Tensor:

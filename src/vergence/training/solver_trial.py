@@ -39,12 +39,12 @@ BLOCKS_BYTES = 64 << 20
 """Largest size of one stack's parameters."""
 # A smaller advantage could be noise of the measurement.
 CLEARLY = 1.25
-"""How many times faster a stack must be."""
+"""How many times faster a stack must be to be chosen."""
 # In a longer step arithmetic dominates, which stacking does not reduce.
 LONG_STEP = 2e-3
 """Seconds of the longest step for which stacking is tried."""
 BUDGET = 0.15
-"""Processor seconds of repetitions after the first ones, which warm up; a GPU's clock is time."""
+"""Seconds of repetitions after the warm-up: processor time; with a GPU, elapsed time."""
 PATIENCE = 1.0
 """Seconds after which a trial on a busy machine ends in any case."""
 STEPS = 4

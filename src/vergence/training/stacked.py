@@ -105,7 +105,7 @@ class Stacked:
     def fit_all(
         self, asks: Sequence[Fit], streams: Sequence[RandomStream], progress: float = 0.0
     ) -> list[FitResult]:
-        """Answer several `Fit`s, each with the batches that `Solver.fit` would draw.
+        """Carry out training requests, each with the batches that `Solver.fit` would draw.
 
         The results' parameters are rows of one matrix, which lies where the requests' parameters
         lie and lives as long as one of them.
@@ -166,7 +166,7 @@ class Stacked:
         return [block if name in self.exact else copy for name, block, copy in read]
 
     def _trained(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return the tensors that an optimiser moves, of all in the layout; none of none."""
+        """Return those of the layout's tensors that an optimiser moves; [] if `tensors` is []."""
         return [tensors[number] for number in self.trained] if tensors else []
 
     def _gradients(self, leaves: list[Tensor]) -> list[Tensor]:

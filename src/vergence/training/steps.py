@@ -22,14 +22,14 @@ from vergence.training.gradients import clip_, take_gradients
 
 
 class Trainers:
-    """Answers `Step` and `Forward` for a task and the pieces of its network."""
+    """Carries out `Step` and `Forward` requests for a task and the pieces of its network."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.trainers: dict[Task, Trainer] = {}
 
     def answer(self, ask: Step | Forward, progress: float) -> StepResult | Tensor:
-        """Answer a method's request; `progress` is the share of rounds done."""
+        """Carry out a method's request; `progress` is the share of rounds done."""
         on = ask.on(self.task)
         if on not in self.trainers:
             self.trainers[on] = Trainer(on)
@@ -49,13 +49,13 @@ class Trainer:
         self.views: dict[str, tuple[Tensor, list[Tensor]]] = {}
 
     def forward(self, ask: Forward) -> Tensor:
-        """Answer a `Forward`."""
+        """Carry out a `Forward`: return the network's output on the request's batch."""
         self._bind(ask.params)
         with torch.no_grad():
             return self.task.forward(self.module, copy_of(ask.batch))
 
     def step(self, ask: Step, progress: float = 0.0) -> StepResult:
-        """Answer a `Step`. `progress` is the share of rounds done, for the schedule.
+        """Carry out a `Step`; `progress` is the share of rounds done, for the schedule.
 
         A batch without samples changes nothing, unless the request has its own `gradients`.
         """

@@ -42,7 +42,10 @@ MOST_IMAGES = 64
 """Largest number of images in one question of a client."""
 # A malicious party or client can claim that more material was used than was: everybody skips it.
 AHEAD = 256
-"""Largest number of unused images that a question may skip; a false claim wastes at most these."""
+"""Largest number of images whose unused correlations a question may skip.
+
+The correlations of skipped images are lost. A malicious party or client can waste at most so many.
+"""
 PURPOSE = "vergence private prediction"
 ShortText = Annotated[str, MaxLen(200)]
 
@@ -132,7 +135,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class UnusedMaterial:
-    """Answer of a party to a hello without terms: number of the next image that is unused."""
+    """A party's answer to a hello without terms: the first image with unused correlations."""
 
     __pydantic_config__: ClassVar = STRICT
     next: Annotated[int, Ge(0)]
@@ -246,7 +249,7 @@ class PrivateFolder:
     def introduction(self, greeting: Greeting) -> Hello:
         """Return a client's signed answer to a greeting, without terms.
 
-        With it, the client asks which image is the next unused one.
+        With this answer, the client asks for the first image with unused correlations.
         """
         text = Hello.signed_text(greeting, "client", self.name, None)
         return Hello("client", self.name, None, self.sign(text))
@@ -275,8 +278,8 @@ def write_addresses(folder: Path, name: str, parties: Mapping[str, str]) -> None
 class MaterialLedger:
     """File with the number of the next image whose correlations are unused; it only grows.
 
-    Correlations are random numbers that mask an image. Used for two images, they would show a party
-    the difference of the images.
+    Correlations are random numbers that mask an image. If they masked two images, a party would
+    learn the difference of the images.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -284,7 +287,7 @@ class MaterialLedger:
 
     @property
     def next(self) -> int:
-        """Number of the first unused image.
+        """Number of the first image whose correlations are unused.
 
         Raises:
             StateError: the file is missing or damaged.

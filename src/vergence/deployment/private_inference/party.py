@@ -57,9 +57,9 @@ PATIENCE = 60.0
 SECRETS = (SEED, WEIGHTS, NODE, "server.key")
 """Files of a party's folder that other users must not be able to read."""
 MOST_CONNECTIONS = 64
-"""Largest number of open connections to known peers, and also of those to unknown peers.
+"""Largest number of open connections to known peers; as many again may be open to unknown peers.
 
-The two numbers are counted separately. Otherwise an outsider could see from the number of accepted
+The two kinds are counted separately. Otherwise an outsider could see from the number of accepted
 connections how many questions are being answered.
 """
 

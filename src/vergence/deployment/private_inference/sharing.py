@@ -61,7 +61,7 @@ from vergence.training.pruning import bind_parameters
 
 FEWEST, MOST = 2, 5
 FAR = 1e-4
-"""Largest allowed difference between outputs computed on shares and the network's in float64."""
+"""Largest allowed difference between outputs computed on shares and outputs in float64."""
 SAID = """\
 parties/NAME/  goes to NAME's machine, each of another owner, and nowhere else:
                vergence privacy party NAME
@@ -196,7 +196,8 @@ def check_answers(
     """Refuse a network whose outputs, computed on shares, differ from the ordinary outputs.
 
     Raises:
-        ConfigError: the outputs differ, because a stage computes something besides its layers.
+        ConfigError: the outputs differ, because a stage of the network computes something besides
+            its layers.
     """
     # The layers are read from the network's modules. Code between them would be left out silently,
     # and every private answer would be wrong: two random images show it.

@@ -38,7 +38,10 @@ REASON = "x-vergence-reason"
 """Header that tells a node why it was refused."""
 # A flood from many addresses would otherwise fill memory and the log.
 TOLD = 1000
-"""Number of pairs of host and reason with their own count; later hosts share one count."""
+"""Number of pairs of host and reason with their own count.
+
+The hosts of later pairs share one count for each reason.
+"""
 
 
 class Refusals:

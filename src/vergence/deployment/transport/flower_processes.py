@@ -45,7 +45,7 @@ ENVIRONMENT = {
 # The key is in no argument, which every user of the machine can list.
 KEY, KEYS = "VERGENCE_LINK_KEY", "VERGENCE_LINK_KEYS"
 PATHS = {"Control": "/v1/control/", "Runtime": "/v1/runtime/", "NodeAuth": "/v1/fleet/"}
-"""Paths of Flower's interfaces, by the first part of the names of their own middlewares."""
+"""Path of each of Flower's interfaces, by the first part of the name of its middleware."""
 BRIEFLY = 0.01
 """Shortest pause in seconds between two polls for the result of another process."""
 # Seconds between two heartbeats: after two missing ones the link takes a node for gone.

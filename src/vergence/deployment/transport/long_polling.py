@@ -41,8 +41,8 @@ class LongPollMiddleware:
     older request is answered: a node has at most one waiting request.
 
     Attributes:
-        wakeups: tells this process which node has a message, and tells the run from which node an
-            answer has arrived.
+        wakeups: notices between processes. This process gets a notice if there is a message for a
+            node. The run's process gets one if a node's answer has arrived.
         missing_parts: public key -> the node's number and the number of parts of its announced
             answer that have not arrived. The entry is removed when the node asks for its next
             message.

@@ -29,7 +29,8 @@ S = TypeVar("S", bound=Any)
 class ClusteredMethod(Method[S, NoState]):
     """Base of methods with a model per group; each client trains the model of its group.
 
-    The server's state has the tree of `models`, and, where the server assigns groups, `groups`.
+    The server's state has `models`, all groups' models in one tree (named set of tensors). If the
+    server assigns groups, the state also has `groups`.
     """
 
     clusters: int
@@ -43,11 +44,11 @@ class ClusteredMethod(Method[S, NoState]):
         return task.parts()[0] if self.share_body else ()
 
     def offer(self, s: S, client: ClientId) -> Mapping[str, Params]:
-        """Send the model of the client's group; without a group, that of the largest one."""
+        """Return the model of the client's group; without a group, that of the largest group."""
         return {"model": model_of_group(s.models, s.groups.get(client, largest_group(s.groups)))}
 
     def group_on(self, s: S, client: ClientId, train: Samples) -> int | Conversation[int]:
-        """Return the client's group; without one, the largest group."""
+        """Return the number of the client's group; without a group, that of the largest group."""
         return s.groups.get(client, largest_group(s.groups))
 
     def on_train(
@@ -65,7 +66,7 @@ class ClusteredMethod(Method[S, NoState]):
 
 
 def layout_of_groups(layout: Layout, groups: int, common: Collection[str] = ()) -> Layout:
-    """Return the layout of a tree of `groups` models that share the layers `common`."""
+    """Return the layout of `groups` models in one tree that share the layers `common`."""
     pairs = [
         (name if name in common else f"{name}@{group}", shape)
         for name, shape in zip(layout.names, layout.shapes, strict=True)
@@ -106,10 +107,12 @@ def model_of_group(models: Params, group: int) -> Params:
 def train_groups(
     models: Params, groups: Mapping[ClientId, int], cohort: Sequence[ClientId]
 ) -> Conversation[Params]:
-    """Let every client of a cohort that has a group train its model, and add the mean updates.
+    """Let clients of a cohort train their groups' models, and add the mean updates.
 
-    A client gets the request `train` with its `model` and the number of its `group`, and answers
-    with `update_of`.
+    Clients without a group are left out.
+
+    A client gets the request `train` with its group's `model` and the number of its `group`, and
+    replies with what `update_of` returns.
     """
     group_of = {c: groups[c] for c in cohort if c in groups}
     messages = {
@@ -129,7 +132,7 @@ def update_of(
     groups: int,
     common: Collection[str] = (),
 ) -> Reply:
-    """Return a client's reply: the update of its group's model; the others have weight 0."""
+    """Return a client's reply: the update of its group's model; other models have weight 0."""
     # A weight per entry: entries of weight 0 are erased on the client, so that other groups' layers
     # are not sent.
     weights = start.like(torch.full_like(start.flat, weight))
@@ -141,7 +144,7 @@ def update_of(
 
 
 def trained_groups(weights: Params | float) -> set[int]:
-    """Return the groups that any client trained, by the weights of a tree of models."""
+    """Return the groups whose layers have a nonzero weight in a tree of weights."""
     if not isinstance(weights, Params):
         return set()
     owners = {name: name.partition("@")[2] for name in weights.layout.names}

@@ -25,16 +25,17 @@ from vergence.metrics.clustering import kmeans
 from vergence.metrics.dtw import dtw
 
 Distances = tuple[float, ...]
-"""Mean distance of a client's clips from each proxy."""
+"""Mean distance of a client's clips from each proxy (public clip)."""
 NO_PARAMS = Params.zeros(Layout((), ()))
 
 
 @tagged("Communities")
 @dataclass(frozen=True)
 class Communities:
-    """A model per group in one tree, the proxies, clients' groups, and the groups' mean d.
+    """Server state: a model per group in one tree, the proxies, clients' groups, and `means`.
 
-    `rounds` counts rounds in which a client trained.
+    `means` holds each group's mean distances d from the proxies. `rounds` counts rounds in which a
+    client trained.
     """
 
     models: Params
@@ -94,7 +95,7 @@ class CFedVS(ClusteredMethod[Communities]):
     }
 
     def server(self, task: Task) -> Communities:
-        """Start every group from the task's initial model, and take the task's proxies."""
+        """Return the first server state: all groups' initial models, and the task's proxies."""
         clips = task.proxies(self.proxies) if self.clusters > 1 else []
         proxies = Params.named(**{f"proxy{i}": clip for i, clip in enumerate(clips)})
         return Communities(
@@ -115,7 +116,10 @@ class CFedVS(ClusteredMethod[Communities]):
     def assign_groups(
         self, s: Communities, clients: Sequence[ClientId], again: bool = False
     ) -> Conversation[Communities]:
-        """Give a group to clients without one, or to all anew; without a reply nothing changes."""
+        """Give a group to clients without one; with `again`, give all these clients a new group.
+
+        If no client replies, nothing changes.
+        """
         # A newcomer, or everybody in a round that measures anew.
         ungrouped = [c for c in clients if again or c not in s.groups]
         # One group needs no distances: nobody reveals a number.

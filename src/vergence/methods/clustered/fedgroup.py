@@ -33,10 +33,10 @@ Array = NDArray[np.float64]
 @tagged("Grouped", directions="ways")
 @dataclass(frozen=True)
 class Grouped:
-    """A model per group in one tree, the common start, and the clients' groups.
+    """Server state: a model per group in one tree, the common start, and the clients' groups.
 
     `directions` are the groups' mean first updates in one tree, None before there are groups;
-    `seed` decides which clients are asked for these.
+    `seed` decides which clients are asked for first updates.
     """
 
     models: Params
@@ -54,10 +54,11 @@ class FedGroup(ClusteredMethod[Grouped]):
     their updates as rows of W = U S V^T and the first m columns of V, the decomposed cosine
     distance of person i to direction j is <w_i, v_j> / |w_i|; K-means on its rows makes the m
     groups, which start from the common start plus the mean update of their people. Other clients
-    do the same steps in their first round, and join the group of least (1 - cos(w_i, way_g)) / 2.
+    do the same steps in their first round, and join the group g of least (1 - cos(w_i, d_g)) / 2,
+    where d_g is the mean first update of the group.
 
     Args:
-        clusters: m; 1 is FedAvg, without a first update.
+        clusters: m, the number of groups; 1 is FedAvg, without a first update.
         probe: gradient steps of the first update.
         weights: clients count by their samples, or equally.
 
@@ -76,7 +77,7 @@ class FedGroup(ClusteredMethod[Grouped]):
     }
 
     def server(self, task: Task) -> Grouped:
-        """Start every group from the task's initial model."""
+        """Return the first server state: every group has the task's initial model."""
         start = task.init()
         return Grouped(tree_of_models([start] * self.clusters), start, getattr(task, "seed", 0))
 
@@ -141,7 +142,7 @@ class FedGroup(ClusteredMethod[Grouped]):
     def on_probe(
         self, c: NoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[NoState, Reply]]:
-        """Send the model update of a few training steps."""
+        """Train a few steps for the grouping, and send the update of the model."""
         fitted = yield from fit(msg["model"], site.train, replace(self.local, steps=self.probe))
         return c, reply(model=fitted.params - msg["model"])
 
@@ -149,7 +150,8 @@ class FedGroup(ClusteredMethod[Grouped]):
 def cosines_to_directions(updates: Array, directions: int) -> Array:
     """Return the cosines of updates `[clients, n]` to their first singular directions.
 
-    `[clients, directions]`, fewer if there are fewer clients; signs of columns are arbitrary.
+    The result is `[clients, directions]`, with fewer columns if there are fewer clients. Signs of
+    columns are arbitrary.
     """
     # From the clients' inner products, not from an SVD of `[clients, n]`: n may be millions.
     values, vectors = np.linalg.eigh(updates @ updates.T)

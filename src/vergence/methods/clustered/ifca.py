@@ -31,9 +31,10 @@ PATIENCE = 10
 @tagged("Models", trained_clusters="chosen")
 @dataclass(frozen=True)
 class Models:
-    """One model per cluster in one tree; rounds, and clusters that were trained, since the start.
+    """Server state: one model per cluster in one tree, counts since the start, and spare models.
 
-    `spare` are the models for later restarts.
+    `rounds` counts the rounds since the start or last restart; `trained_clusters` are the clusters
+    that a client has trained since then. `spare` are the models for later restarts.
     """
 
     models: Params
@@ -54,12 +55,12 @@ class IFCA(ClusteredMethod[Models]):
             initialisation: if all start equal, every client at first chooses the first.
         share_body: layers other than the head are averaged over everybody.
         weights: clients count by their samples, or equally.
-        restarts: how often, at most, all models start from new random ones because nobody chose
-            one of them in ten rounds since the start.
+        restarts: largest number of restarts. All models restart from new random ones if nobody
+            chose one of them in the first ten rounds since the last start.
 
     Source: Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020,
     Algorithm 1 (model averaging) and section 6 (weight sharing).
-    Differs: by samples, where the authors' programme counts clients equally.
+    Differs: clients count by their samples, where the authors' programme counts them equally.
     """
 
     clusters: Annotated[int, Ge(1)] = 3
@@ -72,7 +73,7 @@ class IFCA(ClusteredMethod[Models]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse a network that starts from a trained model: so would every group."""
+        """Refuse a network that starts from a trained model: all groups would start alike."""
         if task.network.start is not None:
             raise ConfigError(
                 f"model.start: the {self.clusters} groups of ifca need models that differ, and all "
@@ -81,7 +82,7 @@ class IFCA(ClusteredMethod[Models]):
         super().check(task)
 
     def server(self, task: Task) -> Models:
-        """Start from the task's initial model, and from other random initialisations."""
+        """Return the first state: the initial model, and models of other random initialisations."""
 
         def random_model(*key: int) -> Params:
             return replace(task, seed=RandomStream("ifca", task.seed, *key).number()).init()
@@ -96,7 +97,7 @@ class IFCA(ClusteredMethod[Models]):
         )
 
     def offer(self, s: Models, client: ClientId) -> Mapping[str, Params]:
-        """Send all models."""
+        """Return all models, which every client downloads."""
         return {"models": s.models}
 
     def round(self, s: Models, cohort: Sequence[ClientId]) -> Conversation[Models]:
@@ -132,7 +133,7 @@ class IFCA(ClusteredMethod[Models]):
         return lowest(losses)
 
     def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
-        """Predict with the model of lowest loss on training data, never on test data."""
+        """Return the model of lowest loss on the client's training data, never on test data."""
         cluster = yield from self.best_cluster(msg["models"], site.train)
         return model_of_group(msg["models"], cluster)
 

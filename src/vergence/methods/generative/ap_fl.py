@@ -70,7 +70,7 @@ class Memory:
 @tagged("Befriended")
 @dataclass(frozen=True)
 class Befriended:
-    """The base method's state, theta_k of the last turn, and the friend; both None at first."""
+    """Client state: the base method's state, theta_k, and the friend; both None at first."""
 
     base: Any
     mine: Params | None = None
@@ -89,7 +89,7 @@ class GlobalMemory(Method[Memory, Befriended]):
     3. Every client gets theta and G. A friend theta_f is trained from theta on samples of G, with
        classes as in its own data; a client that never trained fine-tunes theta to have a theta_k.
        Predictions are those of (1 - beta) theta_k + beta theta_f.
-    A client that comes later does 3 at its first prediction.
+    A client that comes later does step 3 at its first prediction.
 
     Args:
         base: another method's record; in an experiment `fedavg` if none is given.
@@ -98,7 +98,8 @@ class GlobalMemory(Method[Memory, Befriended]):
         beta: share of the friend; 0 is the client's own model.
         beta_literal: beta is the share of the client's model, as Equation 3.10 has it.
         lamda: share of the classifiers' loss in the generator's.
-        distances: L_div of distances over the greatest there can be, or of `plain` ones.
+        distances: L_div uses distances divided by the largest possible one (`relative`), or `plain`
+            distances.
         alpha: `class`: clients' weights sum to 1 for each class; `global`: they are n_k^y / |D|.
         semantics: source of the vectors A: `names`, `random`, `minilm`, `glove`, `words` or a file.
         prompt: text for a text model, with a class name in place of {}.
@@ -200,18 +201,18 @@ class GlobalMemory(Method[Memory, Befriended]):
         return Memory, *self.base_method.state_records(task), Befriended
 
     def server(self, task: Task) -> Memory:
-        """Start as the base method does, with an untrained generator."""
+        """Return the first state: that of the base method, and an untrained generator."""
         meanings = self.meanings(task)
         start = Params.join(self.imagining(task).init(), Params.named(meaning=meanings.vectors))
         template = Params.zeros(frozen_classifier(self.judge(task))[0])
         return Memory(self.base_method.server(task), start, template, meanings.fingerprint)
 
     def client(self, task: Task) -> Befriended:
-        """Start as the base method does."""
+        """Return the state of a new client: that of the base method."""
         return Befriended(self.base_method.client(task))
 
     def offer(self, s: Memory, client: ClientId) -> Mapping[str, Params]:
-        """Send what the base method sends, and the generator once it is trained."""
+        """Return what the base method sends, and the generator once it is trained."""
         offered = self.base_method.offer(s.base, client)
         return {**offered, "generator": s.generator} if s.learned else offered
 
@@ -340,7 +341,10 @@ class GlobalMemory(Method[Memory, Befriended]):
         return theta.put(part)
 
     def model_on(self, c: Befriended, msg: Message, site: ClientContext) -> Conversation[Params]:
-        """Predict with theta_p; before the end as the base method does."""
+        """Return theta_p; before the end of the run, the base method's model.
+
+        A client that has no friend yet first trains one.
+        """
         if "generator" not in msg.trees:
             model = self.base_method.model_on(c.base, msg, site)
             return (yield from model) if isinstance(model, Generator) else model
@@ -369,7 +373,7 @@ class GlobalMemory(Method[Memory, Befriended]):
         """Refuse a generator that was trained with other vectors `[classes, d]`.
 
         Raises:
-            ConfigError: names the vectors on this machine.
+            ConfigError: the vectors differ; the message names those on this machine.
         """
         here = self.meanings(task)
         if here.vectors.shape != meaning.shape or not torch.allclose(
@@ -400,7 +404,7 @@ def mix_models(mine: Params, friend: Params, share: float) -> Params:
     Examples:
         >>> from vergence.core.params import Layout, Params
         >>> one, two = (Params.named(a=torch.tensor(x)) for x in ([1.0, 2.0], [3.0, 6.0]))
-        >>> mixed(one, two, 0.5)["a"].tolist()
+        >>> mix_models(one, two, 0.5)["a"].tolist()
         [2.0, 4.0]
     """
     return mine * (1 - share) + friend * share if share else mine

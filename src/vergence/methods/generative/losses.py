@@ -38,7 +38,7 @@ Regulariser = Literal["kl", "mmd", "none"]
 
 @dataclass(frozen=True)
 class FeatureGenerator(Model):
-    """G(z, A(y)): from noise and the vector of a class name to inputs of a network, at least 0.
+    """Network G(z, A(y)) from noise and the vector of a class name to features, at least 0.
 
     Attributes:
         noise: entries of z.
@@ -55,7 +55,10 @@ class FeatureGenerator(Model):
     hidden: int = 4096
 
     def build(self) -> nn.Module:
-        """Return the network, from `[batch, noise + meaning]` to `[batch, values]`."""
+        """Return the network, `[batch, noise + meaning]` to `[batch, values]`.
+
+        Its initial values come from torch's global generator.
+        """
         return nn.Sequential(
             nn.Linear(self.noise + self.meaning, self.hidden),
             nn.LeakyReLU(),
@@ -69,8 +72,9 @@ class Synthesis(JudgedTask):
     """Objective of the provider's generator: follow a given gradient, or a frozen student.
 
     A batch holds `noise`, `meaning` and `class`. With `pull` `[batch, *shape]`, the gradient of a
-    loss by the samples, the loss is the product of both. With `student` a term is added: the
-    distance of the student's output from `scores`, or without these the task's loss for the class.
+    loss by the samples, the loss is the inner product of `pull` and the samples. With `student` a
+    term is added: the distance of the student's output from `scores`; without `scores`, the task's
+    loss for the class.
     """
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
@@ -141,7 +145,8 @@ class Guidance(JudgedTask):
     """Objective of an owner on made-up samples: L(T(x), y) + alpha R(x), and its gradient.
 
     A batch holds `smashed`, the samples. With `teacher` it holds `class` and `known` too, and L is
-    the task's loss among the classes that the teacher knows; with `real` R compares with these.
+    the task's loss among the classes that the teacher knows. With `real`, R compares the samples
+    with the real inputs in this column.
 
     Source: the Durham thesis, Equation 5.2.
     """
@@ -195,8 +200,8 @@ def kl_to_shares(shares: Tensor, made: Tensor) -> Tensor:
 def mmd(real: Tensor, made: Tensor) -> Tensor:
     """Return the maximum mean discrepancy of two batches `[rows, ...]`, by five Gaussian kernels.
 
-    Entries go through a sigmoid; a kernel's width is the mean squared distance of two rows, a
-    quarter to four times; rows are compared with themselves too (the biased estimate).
+    Entries go through a sigmoid. The kernels' widths are a quarter to four times the mean squared
+    distance of two rows. Rows are compared with themselves too (the biased estimate).
 
     Source: the Durham thesis, section 6.4.5, and the authors' programme; methods.md, O19.
     """

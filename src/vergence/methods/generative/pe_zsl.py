@@ -19,10 +19,12 @@ class PeZsl(TeacherMethod):
        name and z ~ N(0, I); the owner answers softmax T(x) and, in a white box, the gradient by x
        of  L(T(x), y) + alpha R(x),  R the distance of x from as many real samples, drawn anew.
        White box: G follows the gradient. Black box: G and the student S minimise
-       |T(x) - S(x)|^2 + alpha R(x), of which the owner answers the gradient of alpha R.
-    3. Only samples whose class T recognises remain; T_s rounds train S to |T(x) - S(x)|^2.
-    4. Where T does not know every class, a classifier, from S, learns all from samples of G.
-    Several owners: answers are averaged.
+       |T(x) - S(x)|^2 + alpha R(x); the owner answers the gradient of alpha R.
+    3. Only samples whose class T recognises remain. In T_s rounds, S learns to minimise
+       |T(x) - S(x)|^2 on them.
+    4. If T does not know every class, a classifier that starts from S learns all classes from
+       samples of G.
+    The answers of several owners are averaged.
 
     Source: the Durham thesis, section 5.3, Equations 5.2 to 5.6, Algorithm 2;
     docs/reference/methods/pe_zsl.md.

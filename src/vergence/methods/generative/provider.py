@@ -62,7 +62,7 @@ class Provided:
     """The student as `model`, the generator, Adam's moments of both, and the lesson.
 
     `meaning` holds A, `vectors` `[classes, d]`, and `knows` their fingerprint; `known` holds
-    `classes` `[classes]`, 1 where a teacher knows one. `score_shape` is the shape of a sample's
+    `classes` `[classes]`, 1 if a teacher knows the class. `score_shape` is the shape of a sample's
     scores. `lesson` holds, once it exists, `scores` `[samples, *score_shape]` of the samples from
     which the student learns, and `kept` `[samples]`, 1 where the teachers recognise the class.
     """
@@ -99,7 +99,7 @@ class Taught(Method[Provided, O]):
         semantics: source of the vectors A, as in `ap_fl`.
         prompt: text for a text model, with a class name in place of {}.
         directions: number of further samples per sample, with `estimates`.
-        radius: scale of the distance of these from the sample.
+        radius: scale of the distance of the further samples from the sample.
         classifier_rounds: passes of the classifier where teachers do not know every class.
         knows: which classes an owner says its teacher knows: those of its samples (`own`), which
             reveals them; those that the task calls `seen`; or `all`.
@@ -125,7 +125,7 @@ class Taught(Method[Provided, O]):
     @property
     @abstractmethod
     def verb(self) -> str:
-        """Return the verb of requests to an owner during the generator's training."""
+        """Return the kind of requests (verb) to an owner during the generator's training."""
 
     def meanings(self, task: Task) -> tuple[Tensor, str]:
         """Return the vectors `[classes, d]` of the names of classes, and their fingerprint."""
@@ -172,7 +172,7 @@ class Taught(Method[Provided, O]):
         task.labelled(torch.zeros(1, dtype=torch.int64))
 
     def server(self, task: Task) -> Provided:
-        """Start from the task's initial model as the student, and a fresh generator."""
+        """Return the first state: the initial model as the student, and a new generator."""
         (vectors, knows), judge = self.meanings(task), classifier(task)
         one = torch.zeros(1, *task.input_range()[0])
         scores = judge_outputs(judge, task.init().flat, one).detach()
@@ -253,7 +253,10 @@ class Taught(Method[Provided, O]):
         samples: Tensor,
         kinds: Tensor,
     ) -> Conversation[tuple[Tensor, Tensor | None] | None]:
-        """Ask owners about samples; return the means of scores and of gradients, or None."""
+        """Ask owners about samples; return mean scores and mean gradients.
+
+        Return None if no owner with a teacher answers.
+        """
         trees = {"made": Params.named(made=samples)}
         if "kinds" in (self.exposure[verb].down or ()):
             trees["kinds"] = Params.named(kinds=kinds.float())

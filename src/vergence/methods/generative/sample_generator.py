@@ -30,7 +30,7 @@ CLASSIFIERS, ALPHA = "classifiers", "alpha"
 
 @dataclass(frozen=True)
 class Conditional(Model):
-    """G(z, A(y)): from noise and the vector of a class name to a sample of that class.
+    """Network G(z, A(y)) from noise and the vector of a class name to a sample of the class.
 
     Attributes:
         noise: entries of z.
@@ -49,7 +49,10 @@ class Conditional(Model):
     hidden: int = 256
 
     def build(self) -> nn.Module:
-        """Return the network, from `[batch, noise + meaning]` to `[batch, values]`."""
+        """Return the network, `[batch, noise + meaning]` to `[batch, values]`.
+
+        Its initial values come from torch's global generator.
+        """
         return nn.Sequential(
             nn.Linear(self.noise + self.meaning, self.hidden),
             nn.ReLU(),

@@ -46,8 +46,8 @@ class SgZsl(TeacherMethod):
             drawn anew for every question and which no budget covers.
 
     Source: the Durham thesis, section 6.3, Equations 6.3 to 6.7; docs/reference/methods/sg_zsl.md.
-    Differs: the thesis compares with samples beside a private teacher; weights are not cut to
-    (-c, c), of which it gives no c; Equation 6.4's plus is a minus.
+    Differs: the thesis compares with real samples although its teacher is private; weights are not
+    cut to (-c, c), as the thesis gives no c; Equation 6.4's plus is a minus.
     """
 
     compare: Literal["profile", "samples"] = "profile"

@@ -45,8 +45,8 @@ class Owner:
 class TeacherMethod(Taught[Owner]):
     """Base of methods with an owner whose teacher answers questions: the owner's side.
 
-    A request that needs no samples gets none; an owner answers only requests that its options
-    name.
+    An owner handles a request that needs no samples without access to its samples. It answers only
+    the requests that its options use.
     """
 
     exposure: ClassVar[Mapping[str, Exposure]] = {
@@ -105,7 +105,7 @@ class TeacherMethod(Taught[Owner]):
 
     @property
     def verb(self) -> str:
-        """Return the verb of requests to an owner during the generator's training."""
+        """Return the kind of requests (verb) to an owner during the generator's training."""
         if self.guide == "gradients":
             return "guide"
         return "compare" if self.compares else "judge"
@@ -116,7 +116,7 @@ class TeacherMethod(Taught[Owner]):
         return self.compares
 
     def client(self, task: Task) -> Owner:
-        """Start without a teacher."""
+        """Return the state of a new owner: no teacher yet."""
         return Owner()
 
     def on_teach(
@@ -185,7 +185,7 @@ class TeacherMethod(Taught[Owner]):
 
     @abstractmethod
     def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
-        """Return the column `real` for the comparison; empty without one."""
+        """Return the column `real` for the comparison; an empty batch without a comparison."""
 
     def real_samples(self, msg: Message, site: ClientContext) -> Batch:
         """Return as many real samples as made-up ones, drawn anew for every question."""

@@ -124,7 +124,7 @@ class Cutting(Method[P, H]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse tasks without stages, and tasks whose labels must stay with their owner."""
+        """Refuse networks without stages, and tasks whose labels must stay with their owner."""
         super().check(task)
         self.check_inputs(task)
         private = [name for name in needed_columns(self.back(task)) if name in task.never_sent]
@@ -176,16 +176,16 @@ class Cutting(Method[P, H]):
         return self.parts(task)[1]
 
     def server(self, task: Task) -> Any:
-        """Start from the task's initial model."""
+        """Return the first server state: the task's initial model, cut in two."""
         front, tail = (piece.init() for piece in self.parts(task))
         return SplitParts(front, tail)
 
     def client(self, task: Task) -> Any:
-        """Start without layers: a client has none between rounds."""
+        """Return the state of a client without layers: it has none between rounds."""
         return ClientFront()
 
     def offer(self, s: P, client: ClientId) -> Mapping[str, Params]:
-        """Send the first layers."""
+        """Return the first layers, which every client downloads."""
         return {"front": s.front}
 
     def server_part(self, s: P) -> Mapping[str, Params]:
@@ -193,7 +193,7 @@ class Cutting(Method[P, H]):
         return {"tail": s.tail}
 
     def model_on(self, c: H, msg: Message, site: ClientContext) -> Params:
-        """Predict with the common first layers, followed by the server's."""
+        """Return the common first layers, followed by the server's layers."""
         return Params.join(msg["front"], msg["tail"])
 
 
@@ -203,8 +203,8 @@ class BatchwiseSplit(Cutting[P, H]):
 
     `number` is the number format in which smashed data and gradients travel. `weights` says how
     clients count in averages. `ahead` is the number of batches that a client sends before the first
-    gradient comes back: with one or more, client and server compute at the same time, and the
-    client's layers are as many steps old.
+    gradient comes back. With one or more, client and server compute at the same time, and a batch's
+    output comes from layers that lack the steps of the `ahead` batches before it.
     """
 
     number: Number = "float32"
@@ -219,7 +219,7 @@ class BatchwiseSplit(Cutting[P, H]):
     }
 
     def round(self, s: P, cohort: Sequence[ClientId]) -> Conversation[Any]:
-        """Serve all clients at once, then average the copies and the clients' layers."""
+        """Train with all clients at once; then average the server's copies and clients' layers."""
         served = yield from attend([[client] for client in cohort], tail=s.tail)
         got = yield from release("release", served.clients, self.offer(s, ""))
         return SplitParts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))

@@ -45,7 +45,10 @@ class Probed(Model):
     outputs: int
 
     def build(self) -> Staged:
-        """Return the stages and `probe`, which maps their output to the network's outputs."""
+        """Return the stages and `probe`, which maps their output to the network's outputs.
+
+        Initial values come from torch's global generator.
+        """
         network = self.front.build()
         last = [p for p in network.parameters() if p.ndim > 1][-1]
         maps = last.ndim == 4
@@ -103,13 +106,16 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
         return probed(self.front(task))
 
     def server(self, task: Task) -> SplitParts:
-        """Start from the task's initial model and a fresh probe."""
+        """Return the first server state: the initial model, with a new probe."""
         return SplitParts(self.probing(task).init(), self.back(task).init())
 
     def serve(
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
-        """Train one copy on the smashed data of one client."""
+        """Train a copy of the server's layers on one client's smashed data; return its update.
+
+        The engine calls this for every client of a round.
+        """
         copy = ServerTail(templates["tail"].copy())
         client, last = clients[0], None
         replies = yield from ask_several(client, "train", [None])
@@ -151,7 +157,7 @@ class LocalLossSplit(BatchwiseSplit[SplitParts, ClientFront]):
         return c, reply(smashed=pack(smashed, self.number), labels=labels)
 
     def model_on(self, c: ClientFront, msg: Message, site: ClientContext) -> Params:
-        """Predict with the common first layers without their probe, followed by the server's."""
+        """Return the common first layers without their probe, followed by the server's layers."""
         return Params.join(bare(msg["front"]), msg["tail"])
 
 

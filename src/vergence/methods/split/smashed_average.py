@@ -20,13 +20,13 @@ from vergence.errors import ConfigError
 from vergence.methods.split.base import FRESH, ClientFront, Cutting, SplitParts, label_columns
 
 BATCHES = "batches"
-"""Name of the number of full batches, next to the shapes."""
+"""Name under which a client sends its number of full batches, next to the shapes."""
 
 
 @tagged("Blended")
 @dataclass(frozen=True)
 class Blended(SplitParts):
-    """Server state: the frozen layers, the server's own, the batches of a pass, and their shapes.
+    """Server state: frozen layers, server's layers, number of batches in a pass, and shapes.
 
     `shapes` are those of the averages: `[batch, ...]` of smashed data and of every label.
     """
@@ -46,8 +46,8 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
 
     Args:
         cut: the stage after which the network is cut; default: the network's own choice.
-        alike: clients draw batch q from the q-th part of their samples by the last label, and sort
-            it by the first, so that averaged samples have similar labels.
+        alike: clients sort their samples by the last label, draw batch q from the q-th part, and
+            sort the batch by the first label. Averaged samples then have similar labels.
 
     Source: the SplitFed gaze thesis, section 4.6.4, where `alike` is a suggestion.
     """
@@ -75,7 +75,7 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
         self.check_tail(task)
 
     def server(self, task: Task) -> Blended:
-        """Start from the task's initial model."""
+        """Return the first server state: the task's initial model, cut in two."""
         return Blended(**vars(super().server(task)))
 
     def setup(self, s: Blended, clients: Sequence[ClientId]) -> Conversation[Blended]:

@@ -38,20 +38,23 @@ class SplitLearning(BatchwiseSplit[SplitParts, ClientFront]):
     }
 
     def check(self, task: Task) -> None:
-        """Refuse weights: nothing is averaged."""
+        """Refuse the option `weights`, because nothing is averaged."""
         super().check(task)
         if self.weights != "equal":
             raise ConfigError("split averages no clients; leave out weights")
 
     def round(self, s: SplitParts, cohort: Sequence[ClientId]) -> Conversation[SplitParts]:
-        """Serve all clients in turn."""
+        """Train with one client after the other."""
         served = yield from attend([cohort], front=s.front, tail=s.tail)
         return SplitParts(s.front + served.sum.mean("front"), s.tail + served.sum.mean("tail"))
 
     def serve(
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
-        """Train both halves with each client; a client that drops out leaves no trace."""
+        """Train both halves with each client; a client that drops out leaves no trace.
+
+        The engine calls this in every round. Return the updates of both halves.
+        """
         copy, front = ServerTail(templates["tail"].copy()), templates["front"]
         for client in clients:
             # A client that drops out half-way must not leave half of its steps in the server's

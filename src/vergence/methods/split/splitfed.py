@@ -33,7 +33,10 @@ class SplitFed(BatchwiseSplit[SplitParts, ClientFront]):
     def serve(
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
-        """Train one copy with one client."""
+        """Train a copy of the server's layers with one client, and return the copy's update.
+
+        The engine calls this for every client of a round.
+        """
         copy = ServerTail(templates["tail"].copy())
         yield from self.train_copy(clients[0], copy)
         return copy.training_reply(self.weights, tail=copy.tail - templates["tail"])

@@ -113,7 +113,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         return pieces(task, self.cut, self.last or stages[-2])
 
     def check(self, task: Task) -> None:
-        """Refuse a cut with which the server would need the head pose, or another's column."""
+        """Refuse cuts for which the server would need the head pose or another private column."""
         Method.check(self, task)
         self.check_inputs(task)
         if self.weights == "samples" and self.local.steps is not None:
@@ -141,20 +141,20 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         return self.parts(task)[2]
 
     def server(self, task: Task) -> Ends:
-        """Start from the task's initial model."""
+        """Return the first server state: the task's initial model in three parts."""
         front, middle, end = (piece.init() for piece in self.parts(task))
         return Ends(front, middle, end)
 
     def client(self, task: Task) -> EndHalf:
-        """Start without layers: a client has none between rounds."""
+        """Return the state of a client without layers: it has none between rounds."""
         return EndHalf()
 
     def offer(self, s: Ends, client: ClientId) -> Mapping[str, Params]:
-        """Send the first and the last layers."""
+        """Return the first and the last layers, which every client downloads."""
         return {"front": s.front, "end": s.end}
 
     def round(self, s: Ends, cohort: Sequence[ClientId]) -> Conversation[Ends]:
-        """Serve all clients at once, then average the copies and the clients' layers."""
+        """Train with all clients at once; then average the server's copies and clients' layers."""
         served = yield from attend([[client] for client in cohort], tail=s.tail)
         got = yield from release("release", served.clients, self.offer(s, ""))
         tail = s.tail + served.sum.mean("tail")
@@ -163,7 +163,10 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
     def serve(
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
-        """Train one copy of the middle layers with one client."""
+        """Train a copy of the middle layers with one client, and return the copy's update.
+
+        The engine calls this for every client of a round.
+        """
         copy, client = ServerTail(templates["tail"].copy()), clients[0]
         coming = deque((yield from ask_several(client, "train", [None, *[{}] * self.ahead])))
         while len(smashed := (yield from read_raw(client, (trees := coming.popleft())["smashed"]))):
@@ -231,7 +234,7 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         return EndHalf(), reply(weight, front=c.front - c.start, end=c.end - c.end_start)
 
     def model_on(self, c: EndHalf, msg: Message, site: ClientContext) -> Params:
-        """Predict with the common first and last layers, and the server's between them."""
+        """Return the common first and last layers, and the server's layers between them."""
         return Params.join(msg["front"], msg["tail"], msg["end"])
 
 

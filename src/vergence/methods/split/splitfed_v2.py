@@ -28,7 +28,7 @@ class SplitFedV2(BatchwiseSplit[SplitParts, ClientFront]):
     """
 
     def round(self, s: SplitParts, cohort: Sequence[ClientId]) -> Conversation[SplitParts]:
-        """Serve all clients in turn, then average the clients' layers."""
+        """Train with one client after the other; then average the clients' layers."""
         served = yield from attend([cohort], shuffled=True, tail=s.tail)
         got = yield from release("release", served.clients, self.offer(s, ""))
         return SplitParts(s.front + got.mean("front"), s.tail + served.sum.mean("tail"))
@@ -36,7 +36,11 @@ class SplitFedV2(BatchwiseSplit[SplitParts, ClientFront]):
     def serve(
         self, clients: Sequence[ClientId], templates: Mapping[str, Params]
     ) -> Conversation[Reply]:
-        """Train the server's layers with each client; a client that drops out leaves no trace."""
+        """Train the server's layers with each client; a client that drops out leaves no trace.
+
+        The engine calls this in every round, with the clients in random order. Return the update of
+        the server's layers.
+        """
         copy = ServerTail(templates["tail"].copy())
         for client in clients:
             # A client that drops out half-way must not leave half of its steps in the server's

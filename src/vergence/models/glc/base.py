@@ -75,6 +75,8 @@ class FeatureModel(Model):
     def prepare(self, federation: Federation) -> Federation:
         """Replace the rows of bank `frames`, uint8 `[n, H, W, 3]`, by features.
 
+        A run calls this once before training.
+
         The result is float16 `[n, 432, ceil(H/16), ceil(W/16)]`, cached (see `pretrained`).
 
         Raises:
@@ -96,7 +98,7 @@ class FeatureLayers(nn.Module):
 
     Args:
         options: options of the network.
-        past: number of its own earlier maps that the network takes with a frame.
+        past: number of the network's own earlier maps that it takes with a frame.
     """
 
     def __init__(self, options: FeatureModel, past: int = 0) -> None:
@@ -136,7 +138,7 @@ class FeatureLayers(nn.Module):
         """Refuse features of another size than `grid` was set for.
 
         Raises:
-            ConfigError: names the grid to set.
+            ConfigError: the size differs; the message names the grid to set.
         """
         if (2 * rows, 2 * columns) != self.grid:
             raise ConfigError(

@@ -52,7 +52,10 @@ class GlcCausal(FeatureModel):
 
 
 class GlcCausalNet(FeatureLayers):
-    """Features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`, frame by frame."""
+    """Network from features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`.
+
+    Frames are processed one after the other.
+    """
 
     def __init__(self, options: GlcCausal) -> None:
         super().__init__(options, options.context)

@@ -28,7 +28,7 @@ class GlcFeatures(FeatureModel):
 
 
 class GlcFeaturesNet(FeatureLayers):
-    """Features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`."""
+    """Network from features `[B, T, 432, h, w]`, half or float, to logits `[B, T, 2h, 2w]`."""
 
     def forward(
         self, features: Float[Tensor, "clips frames channels rows columns"]

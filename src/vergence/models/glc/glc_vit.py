@@ -21,7 +21,7 @@ BLOCKS = 8
 
 
 class GLCSize(NamedTuple):
-    """One column of egovideo design note, section 2."""
+    """Sizes of one preset of `GlcVit`: a column of the egovideo design note, section 2."""
 
     frames: int
     pixels: int
@@ -78,7 +78,7 @@ class GlcVit(Model):
 
 
 class GlcVitNet(nn.Module):
-    """Clips `[B, T, 3, H, W]` (normalised) to logits `[B, T, h, w]`."""
+    """Network from clips `[B, T, 3, H, W]` (normalised) to logits `[B, T, h, w]`."""
 
     def __init__(self, size: GLCSize, glc_mode: GlcMode) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ def convolve(
 
 
 class Decoder(nn.Module):
-    """Local tokens to logits: stages double the size and halve the channels, then T doubles."""
+    """Decodes local tokens to logits: stages double size and halve channels, then T doubles."""
 
     def __init__(self, size: GLCSize, width: int) -> None:
         super().__init__()
