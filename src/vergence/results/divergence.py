@@ -6,6 +6,7 @@ Used by `api.comparison`, `api.finished_run`, `cli.runs` and `studies.trials`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from vergence.core.naming import plural
 from vergence.results.read import Run
@@ -16,10 +17,17 @@ SHOWN = 5
 """Largest number of people that a line names."""
 
 
+WORSE = 10.0
+"""Training has diverged where the loss of the last round is so many times that of the first."""
+
+
 def divergence_notes(run: Run) -> list[str]:
-    """Return lines on people whose final metrics are infinite (diverged) or NaN (undefined)."""
+    """Return lines on people whose final metrics are infinite (diverged) or NaN (undefined).
+
+    Lines on a training loss that rose, and on replies with NaN or infinity, come before them.
+    """
     # A metric is NaN where it is undefined for somebody's samples; infinite means diverged.
-    scores, lines = run.scores(run.headline), []
+    scores, lines = run.scores(run.headline), [*_training_notes(run)]
     if count := sum(map(math.isinf, scores.values())):
         lines.append(
             f"{run.label} diverged: the {run.headline} of {count} of "
@@ -32,3 +40,21 @@ def divergence_notes(run: Run) -> list[str]:
             who = [*without[:SHOWN], *([f"{len(without) - SHOWN} more"] if without[SHOWN:] else [])]
             lines.append(f"{', '.join(who)}: no {metric} (NaN), left out of it")
     return lines
+
+
+def _training_notes(run: Run) -> Iterator[str]:
+    """Yield lines on a training that diverged though its final models have finite scores."""
+    if not (run.folder / "rounds.csv").exists():
+        return
+    rounds, losses = run.curve("loss", "train")
+    means = losses.mean(axis=0) if losses.size else losses
+    if len(rounds) > 1 and 0 < means[0] * WORSE < means[-1]:
+        yield (
+            f"{run.label} diverged: the training loss was {means[0]:.3g} in round {rounds[0]} and "
+            f"{means[-1]:.3g} in round {rounds[-1]}; lower local.lr"
+        )
+    if count := int(run.turns.status.str.startswith(NOT_FINITE).sum()):
+        yield (
+            f"{run.label}: {plural(count, 'reply')} held NaN or infinity and did not count; lower "
+            "local.lr"
+        )
