@@ -1,5 +1,6 @@
 """SG-ZSL: what the comparison knows of real samples, what it costs, and what is refused."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -129,3 +130,16 @@ def test_what_cannot_be_is_refused():
         replace(SMALL, regulariser="mmd")
     with pytest.raises(ConfigError, match="the classes of training samples"):
         dry_run(replace(SMALL, knows="own"), TASK, PEOPLE, 3)
+
+
+def test_a_row_that_is_not_finite_counts_as_zeros_in_a_private_mean(tmp_path):
+    """Three rows of norm 1 and one with a NaN: with hardly any noise the mean is 3/4 of a row."""
+    policy = DpSgd(noise=1e-9)
+    solver = DpSolver(TASK, policy, tmp_path, 0, [TrainingPass(None, 1.0, 1)])
+    train = PEOPLE.people["owner"].train.subset(torch.arange(4))
+    site = ClientContext("owner", train, train, TASK, 0, RandomStream())
+    values = torch.tensor([[0.6, 0.8]] * 4)
+    for wrong in (math.nan, math.inf):
+        values[2, 1] = wrong
+        found = solver.mean(site, Mean(values, 1.0))
+        torch.testing.assert_close(found, torch.tensor([0.45, 0.6]), atol=1e-4, rtol=0)

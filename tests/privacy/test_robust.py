@@ -359,3 +359,11 @@ def test_liars_fewer_than_half_do_not_widen_an_agreed_range():
     assert Span.agreed(spans) == Span(-1, 2, 3)
     with pytest.raises(ConfigError, match="agreed by nobody"):
         Span.agreed([])
+
+
+def test_every_rule_says_in_words_what_it_assumes():
+    for rule in [*ONE_EACH, FLTrust()]:
+        assert isinstance(rule.assumes, str)
+        assert len(rule.assumes.split()) > 3
+    assert "with updates of the median norm does" in NormBound().assumes
+    assert "with updates of norm 2.5 does" in NormBound(bound=2.5).assumes

@@ -28,6 +28,8 @@ from vergence.privacy.dp.user_level import UserLevel, gap
 from vergence.privacy.keyed_noise import NoiseKey
 
 SECRET = NoiseKey(bytes(range(1, 33)))
+GAUSS = [4, -1, 0, -3, 0, -2, -1, -3, 2, 1, -3, 1]
+LAPLACE = [6, 2, 10, -3, 0, -6, 3, -6, -1, -3, -5, 8]
 
 
 def draws(*purpose):
@@ -252,3 +254,51 @@ def test_normal_noise_would_fail_the_exact_chances():
     """The chi-square can tell: rounded continuous noise of variance 1 is another distribution."""
     rounded = np.rint(norm.rvs(size=40_000, random_state=0)).astype(int)
     assert agrees(rounded, pmf(lambda x: math.exp(-(x**2) / 2), 50)) < 0.01
+
+
+@pytest.mark.parametrize("bound", [0.5, 1.0, 3.0])
+def test_a_private_choice_is_of_the_scores_plus_gumbel_noise_of_twice_the_bound(bound):
+    """Scores in units of 2 bound / eps0, plus the noise of these draws: the highest are taken."""
+    n, k, epsilon, delta = 200, 40, 30.0, 1e-5
+    score = params(np.linspace(-0.2, 4.0, n).tolist())
+    chosen = private_top(score, k, Mask.full(score.layout), bound, epsilon, delta, draws("top"))
+    noise = draws("top").gumbel(n)
+    scale = 2 * bound / per_draw(epsilon, delta, k)
+    wanted = np.argsort(-(np.clip(score.flat.numpy(), 0, bound) / scale + noise))[:k]
+    assert sorted(torch.nonzero(chosen.bits).flatten().tolist()) == sorted(wanted.tolist())
+
+
+def test_the_epsilon_of_a_draw_by_hand():
+    """One tenth of 2 by basic composition; rho = (sqrt(L + 2) - sqrt(L))^2, L = log(1e5)."""
+    assert per_draw(2.0, 0.0, 10) == pytest.approx(0.2)
+    rho = (math.sqrt(math.log(1e5) + 2.0) - math.sqrt(math.log(1e5))) ** 2
+    assert per_draw(2.0, 1e-5, 1000) == pytest.approx(math.sqrt(8 * rho / 1000))
+    assert per_draw(2.0, 1e-5, 1) == 2.0
+    for wrong in ((0.0, 0.1, 1), (1.0, 1.0, 1), (1.0, -0.1, 1), (1.0, 0.1, 0)):
+        with pytest.raises(ConfigError, match="a private choice needs epsilon > 0"):
+            per_draw(*wrong)
+    per_draw(1e-9, 0.0, 1)
+
+
+def test_a_private_choice_of_nothing_or_of_all():
+    score = params([1.0, 2.0, 3.0])
+    among = Mask(torch.tensor([True, False, True]), score.layout)
+    toss = draws("few")
+    assert private_top(score, 0, among, 1.0, 1.0, 0.0, toss).count == 0
+    assert private_top(score, 9, among, 1.0, 1.0, 0.0, toss).bits.tolist() == [True, False, True]
+    with pytest.raises(ConfigError, match="bounded by a number > 0; got 0"):
+        private_top(score, 1, among, 0.0, 1.0, 0.0, toss)
+
+
+def test_noise_of_a_key_stays():
+    """A run that is resumed, or repeated elsewhere, draws the same integers from its secret."""
+    assert discrete_gaussian(Fraction(10, 3), 12, draws("stay")).tolist() == GAUSS
+    assert discrete_laplace(5, 12, draws("stay")).tolist() == LAPLACE
+    assert discrete_gaussian(Fraction(0), 3, draws("stay")).tolist() == [0, 0, 0]
+
+
+def test_the_widest_noise_on_integers():
+    discrete_gaussian(Fraction(2**96), 1, draws("wide"))
+    for variance in (Fraction(2**96 + 2**60), Fraction(-1)):
+        with pytest.raises(ConfigError, match="a variance from 0 to"):
+            discrete_gaussian(variance, 1, draws("wide"))
