@@ -415,3 +415,12 @@ def test_everyone_who_asks_for_the_size_of_a_cohort_gets_the_same(cohort, size):
     people = [f"p{n}" for n in range(10)]
     asked = plan.presence.ask(people, 0, RandomStream("run", 0))
     assert len(asked) == plan.asked(10) == replies(plan, 10) == min(size, 10)
+
+
+def test_a_share_asks_one_client_at_least_and_a_number_is_kept():
+    """0.1 of 3 rounds to 0, 0.5 of 3 to 2 (half up), and of nobody one is asked for."""
+    assert [Participation(cohort=0.1).size(n) for n in (0, 3, 4, 15, 16)] == [1, 1, 1, 2, 2]
+    assert [Participation(cohort=0.5).size(n) for n in (1, 2, 3)] == [1, 1, 2]
+    assert [Participation(cohort=4).size(n) for n in (0, 3, 9)] == [4, 4, 4]
+    assert Participation(cohort=1).size(9) == 1
+    assert Participation(cohort=1.0).size(9) == 9

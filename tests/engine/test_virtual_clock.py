@@ -176,3 +176,16 @@ def test_what_is_added_to_models_that_are_not_sent_is_rebased_by_them():
     sealed = SealedReply(7, {"models": SealedTree(update, weight)}, {})
     aged = virtual_clock.aged(sealed, pending, 5, {"models": now})
     assert aged.trees["models"].total.flat.tolist() == pytest.approx([0.0, 1.2])
+
+
+def test_a_share_that_rounds_to_nobody_still_lets_one_train():
+    delivery = replace(ASYNC, pace=1.0, sigma=0.0)
+    work = {"a": 4, "b": 2, "c": 1}
+    clock = VirtualClock(
+        delivery, Participation(cohort=0.1), RandomStream("run", 0), work.__getitem__
+    )
+    for landed in ages(clock, "abc", 3):
+        assert len(landed) == 1
+        assert len(clock.pending) == 0
+    two = VirtualClock(delivery, Participation(cohort=2), RandomStream("run", 0), work.__getitem__)
+    assert len(ages(two, "abc", 1)[0]) + len(two.pending) == 2
