@@ -11,7 +11,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation, PublicData
 from vergence.errors import ConfigError
 from vergence.metrics import personal_priors
-from vergence.metrics.gaze_maps import label_maps
+from vergence.metrics.gaze_maps import label_maps, smoothed
 from vergence.metrics.map_priors import static_priors
 from vergence.metrics.personal_priors import (
     BANK,
@@ -26,6 +26,7 @@ from vergence.metrics.personal_priors import (
     losses,
     offsets,
     whole_prior,
+    width_for,
     width_within,
 )
 from vergence.models.small_eye import SmallEye
@@ -321,3 +322,23 @@ def test_another_word_is_answered_with_what_is_allowed(task):
         task(network, personal_prior="choosen")
     with pytest.raises(ConfigError, match="personal_prior must be >= 0"):
         task(network, personal_prior=-1.0)
+
+
+def test_every_documented_blur_is_found_where_gaze_has_it():
+    """A mixture is likeliest under itself: gaze blurred by a width chooses that width again."""
+    assert WIDTHS == (0.03, 0.045, 0.07, 0.1, 0.15, 0.2)
+    seen = torch.zeros(1, 32, 32, dtype=torch.float64)
+    seen[0, 12, 20], seen[0, 25, 8] = 3.0, 1.0
+    for width in (0.03, 0.045, 0.07, 0.1, 0.15, 0.2):
+        heat = smoothed(seen, width)
+        counts = 0.99 * heat / heat.sum() + 0.01 / 32**2
+        assert width_for(counts, seen) == width
+
+
+def test_gaze_in_a_single_fold_makes_no_personal_map():
+    """Two folds with gaze are enough: then the map is not the common one."""
+    points = torch.full((10, 1, 1, 2), math.nan)
+    points[0] = points[1] = 0.1
+    assert torch.equal(cross_fitted(points, GRID)[-1], common_map(*GRID))
+    points[2] = 0.1
+    assert not torch.allclose(cross_fitted(points, GRID)[-1], common_map(*GRID))

@@ -206,3 +206,23 @@ def test_where_nobody_chose_anything_f_is_nothing():
     shots = np.array([[0, 9]])
     assert counted_f(np.array([True]), shots, nobody, "mean") == 0
     assert counted_human_f(nobody, "max") == 0
+
+
+def test_who_chose_a_single_frame_counts():
+    """The summary is frames 0 to 3; one person chose frame 0 alone, the other 0 to 7.
+
+    F is 2 / (4 + 1) and 2 * 4 / (4 + 8); against each other they have 2 / (1 + 8).
+    """
+    shots = np.array([[0, 3], [4, 9]])
+    people = HumanSelections(np.array([[1, 4], [0, 4]]), np.array([[1, 1], [1, 8]]))
+    kept = np.array([True, False])
+    assert counted_f(kept, shots, people, "max") == pytest.approx(2 / 3)
+    assert counted_f(kept, shots, people, "mean") == pytest.approx((2 / 5 + 2 / 3) / 2)
+    for over in ("max", "mean"):
+        assert counted_human_f(people, over) == pytest.approx(2 / 9)
+
+
+def test_one_person_alone_has_nobody_to_agree_with():
+    alone = HumanSelections(np.array([[3]]), np.array([[3]]))
+    assert counted_human_f(alone, "mean") == 0
+    assert counted_f(np.array([True]), np.array([[0, 2]]), alone, "max") == 1

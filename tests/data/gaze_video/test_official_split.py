@@ -10,7 +10,7 @@ from tests.data.originals import ego4d_lists, ego4d_tree, egtea_lists, egtea_tre
 from vergence.data.gaze_video import ego4d, egtea
 from vergence.data.gaze_video.ego4d import Ego4d
 from vergence.data.gaze_video.egtea import Egtea
-from vergence.data.gaze_video.official_split import ListedClip, OfficialClips
+from vergence.data.gaze_video.official_split import ListedClip, OfficialClips, check_clients
 from vergence.data.gaze_video.temporal_splits import DROPPED, TEST, TRAIN, VAL, hold_out
 from vergence.errors import DataError
 
@@ -169,3 +169,48 @@ def test_clients_of_the_published_lists():
 def test_a_quarter_of_the_published_test_clips_show_trained_frames():
     lines = {c.what: c for c in egtea.check(research_data("egtea"))}
     assert lines["test clips that share frames with training clips"].actual == "559"
+
+
+def test_clients_are_of_the_people_that_are_there_and_of_the_lists_before_there_are_any():
+    """Lists name P01 and P02; with clips of P01 alone on disk, P01 is all there is to deal."""
+    clips = [
+        ListedClip(f"{person}-{start:g}", person, "v", start, start + 5, part)
+        for person, start, part in (
+            ("P01", 0.0, TRAIN),
+            ("P01", 5.0, TEST),
+            ("P02", 0.0, TRAIN),
+            ("P02", 5.0, TEST),
+            ("P02", 9.0, TEST),
+        )
+    ]
+    lists, one = OfficialClips(("a", "b"), clips), Egtea(split="official", clients=1)
+
+    def told(people):
+        return {c.what: (c.actual, c.ok) for c in check_clients(one, people, lambda: lists)}
+
+    assert told(["P01"]) == {
+        "subjects in clients": ("1", True),
+        "group1": ("P01: 1 clips to train, 1 to test", True),
+    }
+    assert told([])["group1"] == ("P01, P02: 2 clips to train, 3 to test", True)
+    assert told([])["subjects in clients"] == ("2", True)
+    each = Egtea(split="official")
+    found = {c.what: c.actual for c in check_clients(each, ["P02"], lambda: lists)}
+    assert found == {"P02": "P02: 1 clips to train, 2 to test"}
+    apart = Egtea(clients=2)
+    lines = check_clients(apart, ["P01", "P02"], lambda: pytest.fail("lists were read"))
+    assert [c.what for c in lines] == ["subjects in clients", "group1", "group2"]
+    assert all(c.ok for c in lines)
+
+
+def test_a_client_without_clips_to_test_is_told():
+    clips = [
+        ListedClip("a", "P01", "v", 0.0, 5.0, TRAIN),
+        ListedClip("b", "P02", "v", 9.0, 14, TEST),
+    ]
+    lists = OfficialClips(("a", "b"), clips)
+    lines = check_clients(Egtea(split="official"), [], lambda: lists)
+    assert [(c.what, c.ok, "deal people" in c.hint) for c in lines] == [
+        ("P01", False, True),
+        ("P02", False, True),
+    ]

@@ -10,6 +10,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from tests.conftest import research_data
+from vergence.data.saliency import osie
 from vergence.data.saliency.osie import COLUMNS, SAMPLE, Osie, check, read_fixations
 from vergence.errors import ConfigError, DataError
 
@@ -317,3 +318,31 @@ def test_the_sample_keeps_the_part_of_every_image():
     packaged = Image.open(io.BytesIO((SAMPLE / "stimuli" / first).read_bytes()))
     whole = Image.open(io.BytesIO((folder / "stimuli" / first).read_bytes()))
     assert packaged.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("number", "refused"), [(1000, True), (1001, False), (1700, False), (1701, True)]
+)
+def test_image_numbers_are_1001_to_1700(number, refused, tmp_path):
+    columns = {name: column[:3] for name, column in table().items()}
+    columns["image"] = np.array([1002, number, 1003], np.int32)
+    totals = (3, len(np.unique(columns["viewer"])), 3)
+    if not refused:
+        osie._verify(columns, totals, tmp_path)
+        return
+    with pytest.raises(DataError, match="image numbers must be 1001 to 1700"):
+        osie._verify(columns, totals, tmp_path)
+
+
+def test_places_on_the_edge_of_an_image_are_inside_it(tmp_path):
+    columns = {name: column[:3] for name, column in table().items()}
+    totals = (1, len(np.unique(columns["viewer"])), 3)
+    for name in ("x", "y"):
+        for edge, beyond in ((0.0, -0.001), (1.0, 1.001)):
+            on = {**columns, name: np.array([0.5, edge, 0.5], np.float32)}
+            osie._verify(on, totals, tmp_path)
+            off = {**columns, name: np.array([0.5, beyond, 0.5], np.float32)}
+            with pytest.raises(DataError, match=f"fixation {name} lies outside"):
+                osie._verify(off, totals, tmp_path)
+    with pytest.raises(DataError, match="holds 3 fixations instead of 4"):
+        osie._verify(columns, (1, totals[1], 4), tmp_path)
