@@ -290,6 +290,77 @@ def test_frame_times_of_the_recorder(tmp_path):
     assert recording.footage().times_s == pytest.approx(np.arange(10) / 5)
 
 
+def test_frame_times_have_the_unit_of_a_preset(tmp_path):
+    """Pro Lab writes us or ms without a word ("auto"), so frame times are read in the same way."""
+    EXPORTS["tobii_pro_lab_glasses"](tmp_path)
+    stamps = "\n".join(["stamp", *(str(1_000_000 + 40_000 * i) for i in range(30))])
+    (tmp_path / "frames.csv").write_text(stamps)
+    options = {"preset": "tobii_pro_lab_glasses", "frame_times": ("frames.csv", "stamp")}
+    found, _ = GazeTable(**options).read(tmp_path)
+    for recording in found:
+        assert recording.gaze.t_s[:3] == pytest.approx([-1, -0.95, -0.9])
+        assert recording.frame_times_s == pytest.approx(np.arange(30) / 25)
+
+
+SECOND = {"[s]": 1, "[ms]": 10**3, "[us]": 10**6, "[ns]": 10**9}
+
+
+@pytest.mark.parametrize("ours", SECOND)
+@pytest.mark.parametrize("theirs", SECOND)
+def test_frame_times_in_another_unit_than_gaze(tmp_path, ours, theirs):
+    """Gaze is 1 s before and 2 s after the first frame, whose time counts from 1970."""
+    begin, columns = 1_700_000_000, {**COLUMNS, "t_unit": "auto"}
+    rows = "".join(f"{(begin + t) * SECOND[ours]},0.25,0.5\n" for t in (3, 6))
+    root = table(tmp_path, f"t {ours},x,y\n{rows}")
+    stamps = [f"stamp {theirs}", *(str((begin + 4 + i) * SECOND[theirs]) for i in range(3))]
+    (root / "p1" / "frames.csv").write_text("\n".join(stamps))
+    named = ("frames.csv", f"stamp {theirs}")
+    (recording,), _ = GazeTable(columns=columns, frame_times=named).read(root)
+    assert recording.gaze.t_s == pytest.approx([-1, 2], abs=1e-12)
+    assert recording.frame_times_s == pytest.approx([0, 1, 2])
+
+
+def test_frame_times_of_nanoseconds_beside_gaze_of_microseconds_keep_their_last_digit(tmp_path):
+    """As float64, times since 1970 are 256 ns apart."""
+    root = table(tmp_path, "t [us],x,y\n1700000000000001,0.25,0.5\n1700000000000003,0.5,0.5\n")
+    (root / "p1" / "frames.csv").write_text("stamp [ns]\n1700000000000000789\n")
+    (recording,), _ = GazeTable(columns=COLUMNS, frame_times=("frames.csv", "stamp [ns]")).read(
+        root
+    )
+    assert recording.gaze.t_s == pytest.approx([211e-9, 2211e-9], rel=1e-9)
+
+
+def test_frame_times_that_the_unit_of_gaze_cannot_hold_are_refused_with_both_units(tmp_path):
+    root = table(tmp_path, "t [ns],x,y\n5,0.25,0.5\n6,0.5,0.5\n")
+    (root / "p1" / "frames.csv").write_text("stamp [s]\n5000000000\n")
+    with pytest.raises(DataError, match=r"gaze.csv: .* first frame is at 5000000000 s, .* of 1 ns"):
+        GazeTable(columns=COLUMNS, frame_times=("frames.csv", "stamp [s]")).read(root)
+
+
+def test_a_date_as_start_has_the_unit_of_the_table(tmp_path):
+    """1,700,000,000 s after 1970 is 2023-11-14 22:13:20."""
+    root = table(tmp_path, "t,x,y\n1700000000500,0.25,0.5\n1700000001500,0.75,0.125\n")
+    assert gaze(root, start="2023-11-14T22:13:20Z").t_s == pytest.approx([0.5, 1.5])
+
+
+@pytest.mark.parametrize("unnamed", ["unit", "t_unit", "x"])
+def test_a_preset_that_lacks_a_unit_is_refused(tmp_path, unnamed):
+    lines = [f'{name} = "{value}"' for name, value in COLUMNS.items() if name != unnamed]
+    head = ['title = "Mine"', 'data = "gaze_table"', 'source = "a page"', 'files = ["**/*.csv"]']
+    (tmp_path / "mine.toml").write_text("\n".join([*head, "[[columns]]", *lines]))
+    with pytest.raises(ConfigError, match=f"columns: {unnamed} must be given"):
+        GazeTable(preset=str(tmp_path / "mine.toml")).read(table(tmp_path, TEXT))
+
+
+def test_a_wrong_unit_of_time_in_a_preset_is_named(tmp_path):
+    head = ['title = "Mine"', 'data = "gaze_table"', 'source = "a page"', 'files = ["**/*.csv"]']
+    lines = [f'{name} = "{value}"' for name, value in {**COLUMNS, "t_unit": "s"}.items()]
+    (tmp_path / "mine.toml").write_text("\n".join([*head, "[[columns]]", *lines]))
+    rows = "".join(f"{100 * i},0.5,0.5\n" for i in range(18))
+    with pytest.raises(DataError, match=r"^columns.t_unit = 's' is wrong, 'ms' would fit"):
+        GazeTable(preset=str(tmp_path / "mine.toml")).read(table(tmp_path, f"t,x,y\n{rows}"))
+
+
 def test_dates_and_times():
     assert iso_ns("1970-01-01T00:00:01,5") == 1_500_000_000
     assert iso_ns("1970-01-01 01:00:00+01:00") == 0

@@ -28,6 +28,8 @@ from vergence.errors import ConfigError, DataError, meant
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "datetime": 1e-9}
 TICKS = ("s", "ms", "us", "ns")
 """Units of times that are written as numbers."""
+UNITS = {SECONDS[unit]: unit for unit in TICKS}
+"""Seconds -> the unit of that length."""
 UNITS_IN_NAMES = {"[s]": "s", "[ms]": "ms", "[us]": "us", "[μs]": "us", "[µs]": "us", "[ns]": "ns"}
 # Trackers take 2.5 to 2,500 samples a second: 0.4 to 400 ms apart, or 400 us and more.
 TICKS_OF_US = 400
@@ -201,10 +203,11 @@ class GazeRows:
     """Rows of one gaze table, as arrays of equal length.
 
     `line` int64 is the line number in the file. `ticks` is the time in the file's own unit, which
-    is `scale` seconds. `x` and `y` float64 are in `unit`; NaN means no gaze. `valid` bool says
-    whether gaze is valid. `event` int8 is an `Event`. `fixation` float64 is the number of the
-    fixation; NaN means none. `media` float64 `[rows, 4]` is left, top, width and height of the
-    picture on the screen; NaN means unknown. `names` maps a role, such as t, to the file's columns.
+    is `scale` seconds. `t_unit` is the option of this name, which the column's name may overrule.
+    `x` and `y` float64 are in `unit`; NaN means no gaze. `valid` bool says whether gaze is valid.
+    `event` int8 is an `Event`. `fixation` float64 is the number of the fixation; NaN means none.
+    `media` float64 `[rows, 4]` is left, top, width and height of the picture on the screen; NaN
+    means unknown. `names` maps a role, such as t, to the file's columns.
     """
 
     path: Path
@@ -222,6 +225,7 @@ class GazeRows:
     media: NDArray[np.float64]
     names: Mapping[str, list[str]]
     unit: str = field(default="px", kw_only=True)
+    t_unit: str = field(default="ms", kw_only=True)
 
     def __len__(self) -> int:
         return len(self.line)
@@ -235,19 +239,25 @@ class GazeRows:
         }
         return replace(self, **arrays)
 
-    def seconds(self, start: float | str = "first") -> NDArray[np.float64]:
+    def seconds(
+        self, start: float | str = "first", start_scale: float | None = None
+    ) -> NDArray[np.float64]:
         """Return the times of the rows in seconds from `start`, float64 `[rows]`.
 
-        `start` is "first" (the first row), a date and time, or a number in the file's unit.
+        `start` is "first" (the first row), a date and time, or a number in units of `start_scale`
+        seconds; default: the file's unit. Of two units, all times are brought to the finer one.
 
         Raises:
             ConfigError: `start` is none of these.
+            DataError: a time is too large for the finer unit.
         """
         if not len(self):
             return np.zeros(0)
-        origin: Any = self.ticks[0]
+        origin, scale = self.ticks[0].item(), self.scale
         if start != "first":
-            origin = iso_ns(start) if isinstance(start, str) else start
+            origin, scale = (
+                (iso_ns(start), 1e-9) if isinstance(start, str) else (start, start_scale or scale)
+            )
             if origin is None:
                 raise ConfigError(
                     f"start must be a number, 'first', or a date and time as "
@@ -258,7 +268,16 @@ class GazeRows:
             # A float would round ticks of nanoseconds since 1970, which have 19 digits.
             if isinstance(origin, float) and origin.is_integer() and self.ticks.dtype.kind == "i":
                 origin = int(origin)
-        return (self.ticks - origin) * self.scale
+        finer = min(scale, self.scale)
+        # Whole numbers, so that integers stay exact.
+        own, other = round(self.scale / finer), round(scale / finer)
+        if max(np.abs(self.ticks).max().item() * own, abs(origin) * other) > MAX_TIME:
+            raise DataError(
+                f"{self.path}: the first frame is at {origin} {UNITS[scale]}, gaze begins at "
+                f"{self.ticks[0]} {UNITS[self.scale]}: at most 2^62 of 1 {UNITS[finer]} can be "
+                "counted; correct the units of both times"
+            )
+        return (self.ticks * own - origin * other) * finer
 
 
 def read_rows(
@@ -313,14 +332,17 @@ def read_rows(
     media = np.full((len(table), 4), np.nan)
     if by_role.get("media"):
         media = np.stack([table.floats(name) for name in by_role["media"]], 1)
-    line = np.array(table.lines, np.int64)
     texts = (person, words("stimulus"), words("trial"))
     if columns.kind == "running mean":
         x, y = _last_of_fixations(x, y, valid, ticks, fixation, *texts)
     if columns.kind == "fixation" and not by_role.get("fixation"):
         fixation = np.arange(len(table), dtype=np.float64)
-    places = (x, y, valid, event, fixation)
-    return GazeRows(path, line, ticks, scale, *places, *texts, media, by_role, unit=columns.unit)
+    times, places = (ticks, scale), (x, y, valid, event, fixation)
+    return GazeRows(
+        *(path, np.array(table.lines, np.int64), *times, *places, *texts, media, by_role),
+        unit=columns.unit,
+        t_unit=columns.t_unit,
+    )
 
 
 def _last_of_fixations(
@@ -387,6 +409,7 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
     the end of the column's name takes precedence over `unit`.
 
     Raises:
+        ConfigError: neither `unit` nor the column's name states the unit.
         DataError: a cell holds no time, or only some times have a time zone.
     """
     # A unit in the column's own name wins over that of a preset or an option.
@@ -412,6 +435,11 @@ def read_ticks(table: DelimitedTable, name: str, unit: str) -> tuple[NDArray[Any
         steps = np.diff(ticks)
         rising = steps[steps > 0]
         unit = "us" if len(rising) and np.median(rising) >= TICKS_OF_US else "ms"
+    if not unit:
+        raise ConfigError(
+            f"columns: t_unit must be given: '{name}' of {table.path} has no unit in brackets; set "
+            f"it to one of {', '.join(SECONDS)}, auto"
+        )
     return ticks, SECONDS[unit]
 
 

@@ -163,7 +163,7 @@ def why_no_gaze(path: Path, sets: Sequence[GazeColumns], strict: bool = False) -
     has_place = any(
         column(header, name) for s in sets for name in (*s.names_for("x"), *s.names_for("y"))
     )
-    return f"no column '{lacking[0][0]}'" if has_place else NO_GAZE
+    return f"no column '{lacking[0][0]}'" if has_place and lacking else NO_GAZE
 
 
 def _copies(tables: Sequence[tuple[Path, GazeRows]]) -> list[Path]:

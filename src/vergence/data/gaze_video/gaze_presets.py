@@ -80,6 +80,7 @@ class GazePreset:
         In each set, the columns of `own` take precedence.
 
         Raises:
+            ConfigError: the set lacks time, place or the unit of the place.
             DataError: the file has none of the sets.
         """
         header = read_header(path, self.title)
@@ -87,6 +88,7 @@ class GazePreset:
         for columns in self.column_sets(own):
             lacks = columns.missing_in(header)
             if not lacks:
+                columns.check_needed(("t", "x", "y", "unit"), "add it to the preset, or to columns")
                 return columns
             lacking.append(f"'{lacks[0]}'")
         raise DataError(

@@ -83,9 +83,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         videos: pattern of the videos' paths, with the same named parts as `files`.
         origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
         start: the time of the video's first frame, in the table's unit; "first": the time of the
-            first sample; or a date and time, for t_unit = "datetime".
+            first sample; or a date and time, if the table's times are dates or count from 1970.
         frame_times: (file, column) of the frame times: the name of a table in the folder of each
-            gaze table, and the column with the times, in t_unit. Default: the video's own times.
+            gaze table, and the column with the times, on the clock of the gaze. Their unit is in
+            brackets in the column's name, or else t_unit. Default: the video's own times.
         scene_size: (width, height) of the picture to whose pixels x and y refer, for
             unit = px; default: the video's.
         fov_deg: the scene camera's (horizontal, vertical) field of view in degrees, for unit = deg.
@@ -131,18 +132,16 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             DataError: a table or video cannot be used, or a person has too few windows.
         """
         folder = data_folder(root, "gaze_table", WHERE)
-        recordings, summary = self.read(folder)
-        for recording in recordings:
-            check_overlap(recording)
+        recordings, summary = self._read_checked(folder)
         made = federation(self, recordings, folder, ABOUT)
-        left_out = f"{summary}; {made.about['left_out']}"
-        return replace(made, about={**made.about, "left_out": left_out})
+        return replace(
+            made, about={**made.about, "left_out": f"{summary}; {made.about['left_out']}"}
+        )
 
     def read(self, root: Path) -> tuple[list[Recording], str]:
         """Return every recording below a folder, and a sentence on what was left out."""
-        needed = ("t", "x", "y", "unit", "t_unit")
         preset, patterns, sets = columns_of(
-            self.preset, "gaze_table", self.columns, self.files, needed
+            self.preset, "gaze_table", self.columns, self.files, ("t", "x", "y", "unit", "t_unit")
         )
         if preset and preset.reader:
             recordings = (
@@ -219,14 +218,13 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
 
         The result is the lines of `vergence data check`.
         """
+        return check_recordings(lambda folder: self._read_checked(folder)[0], root, WHERE)
 
-        def read(folder: Path) -> list[Recording]:
-            recordings, _ = self.read(folder)
-            for recording in recordings:
-                check_overlap(recording)
-            return recordings
-
-        return check_recordings(read, root, WHERE)
+    def _read_checked(self, root: Path) -> tuple[list[Recording], str]:
+        recordings, summary = self.read(root)
+        for recording in recordings:
+            check_overlap(recording)
+        return recordings, summary
 
     def _video(
         self, root: Path, table: Path, parts: Mapping[str, str], person: str, trial: str
@@ -242,13 +240,12 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             own = (trial, table.stem, person)
             videos = next(filter(None, ([p for p in videos if p.stem == n] for n in own)), others)
         if len(videos) != 1:
-            listed = ", ".join(p.name for p in videos[:5]) or "none"
             raise DataError(
                 f"{table}: person '{person}' needs one scene video, '{pattern}' has {len(videos)} "
-                f"({listed}): name columns.stimulus, if pictures were on a screen; else put "
-                "the video there, set videos, with the parts of files, as "
-                "'{person}/{recording}.mp4', or leave the person out: people = [...] names those "
-                "who stay"
+                f"({', '.join(p.name for p in videos[:5]) or 'none'}): name columns.stimulus, if "
+                "pictures were on a screen; else put the video there, set videos, with the parts "
+                "of files, as '{person}/{recording}.mp4', or leave the person out: people = [...] "
+                "names those who stay"
             )
         return videos[0]
 
@@ -256,16 +253,15 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         self, root: Path, path: Path, person: str, rows: GazeRows, video: Path, trial: str
     ) -> Recording:
         name = path.relative_to(root).with_suffix("").as_posix()
-        times: NDArray[np.float64] | None = None
-        start = self.start
+        times, start, start_scale = None, self.start, rows.scale
         if self.frame_times:
             stamps = path.with_name(self.frame_times[0])
             table = read_table(stamps, [self.frame_times[1]], "table of frame times")
-            ticks, scale = read_ticks(table, self.frame_times[1], self.columns.t_unit)
+            ticks, start_scale = read_ticks(table, self.frame_times[1], rows.t_unit)
             if not len(ticks):
                 raise DataError(f"{stamps} holds no frame times; export the recording again")
-            times, start = (ticks - ticks[0]) * scale, ticks[0]
-        t_s = (rows.ticks - start) * rows.scale if self.frame_times else rows.seconds(start)
+            times, start = (ticks - ticks[0]) * start_scale, ticks[0].item()
+        t_s = rows.seconds(start, start_scale)
         x, y = self._fractions(rows, video)
         outside = rows.valid & ~((x >= 0) & (x <= 1) & (y >= 0) & (y <= 1))
         if rows.valid.any() and outside.sum() > MAX_OUTSIDE * rows.valid.sum():
@@ -280,8 +276,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         name = f"{name}/{person}" if rows.names.get("person") else name
         name = f"{name}/{trial}" if trial else name
         made = Recording(name, person, gaze, video, times)
-        if SECONDS.get(self.columns.t_unit) == rows.scale and self.columns.t_unit != "datetime":
-            check_time_unit(made, self.columns.t_unit)
+        if SECONDS.get(rows.t_unit) == rows.scale and rows.t_unit != "datetime":
+            check_time_unit(made, rows.t_unit)
         return made
 
     def _fractions(

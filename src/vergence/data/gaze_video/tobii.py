@@ -136,8 +136,7 @@ def read_livedata(path: Path) -> Gaze:
     x, y = (np.array([row[i] for row in rows], np.float64) for i in (2, 3))
     good = status == 0
     t = video_times(ts, pairs["vts"], pairs["pts"], path)
-    sure = good.astype(float)
-    return Gaze.build(str(path), t, x, y, tracked=good, confidence=sure, sort=True)
+    return Gaze.build(str(path), t, x, y, tracked=good, confidence=good.astype(float), sort=True)
 
 
 def read_gazedata(path: Path) -> Gaze:

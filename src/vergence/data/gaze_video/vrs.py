@@ -219,9 +219,8 @@ def project_gaze(vrs: Path, gaze_csv: Path | None) -> tuple[Gaze, NDArray[np.flo
         else:
             x[i], y[i] = pixel[0] / width, pixel[1] / height
     frames_us = _frame_times_us(provider)
-    t = (cpf.t_us - frames_us[0]) * 1e-6
-    source = str(gaze_csv or vrs)
-    return Gaze.build(source, t, x, y, tracked=cpf.valid), (frames_us - frames_us[0]) * 1e-6
+    t, frames_s = ((us - frames_us[0]) * 1e-6 for us in (cpf.t_us, frames_us))
+    return Gaze.build(str(gaze_csv or vrs), t, x, y, tracked=cpf.valid), frames_s
 
 
 def _frame_times_us(provider: Any) -> NDArray[np.float64]:

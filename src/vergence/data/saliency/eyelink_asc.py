@@ -303,7 +303,7 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
         if isinstance(value, np.ndarray)
     }
     names = {"t": ["time"], "person": [], "trial": ["TRIALID"]}
-    return GazeRows(path, scale=1e-3, names=names, unit="px", **joined), reading.screen
+    return GazeRows(path, scale=1e-3, names=names, unit="px", t_unit="ms", **joined), reading.screen
 
 
 def _bare(name: str) -> str:
