@@ -76,6 +76,16 @@ def test_tvsum_s_files_say_the_same(write, tmp_path):
     assert videos["video_1"].mean_score == pytest.approx([0, 0.75, 0.5]), "ratings of 1, 4, 3"
 
 
+def test_ratings_that_are_no_table_are_refused(tmp_path):
+    path = as_struct(tmp_path)
+    with h5py.File(path, "a") as file:
+        del file["#refs#/user_anno1"]
+        file["#refs#/user_anno1"] = RATINGS[0]
+        file["tvsum50/user_anno"][1, 0] = file["#refs#/user_anno1"].ref
+    with pytest.raises(DataError, match=r"user_anno of v3 is \(40,\), needs \[people, frames\]"):
+        read_videos(path)
+
+
 def test_what_lacks_features_cannot_be_trained_on(tmp_path):
     summe(tmp_path)
     with pytest.raises(DataError, match="Air_Force_One has no features"):

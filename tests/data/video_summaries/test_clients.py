@@ -80,9 +80,21 @@ def test_the_seed_alone_decides_who_gets_what():
 
 def test_categories_are_the_files_or_follow_from_the_number():
     plain = Summarised("a", *[np.zeros(0)] * 3, False, None, None, "")
-    found = [category(f"video_{i}", plain) for i in range(1, 51)]
+    found = [category(f"video_{i}", plain, "x.h5") for i in range(1, 51)]
     assert found == [kind for kind in CATEGORIES for _ in range(5)]
-    assert category("video_1", replace(plain, category="DS")) == "DS"
+    for key in ("video_1", "abc", "video_0", "video_²"):
+        assert category(key, replace(plain, category="DS"), "x.h5") == "DS"
+    for key in ("abc", "video_", "video_²", "video_0", "video_51"):
+        with pytest.raises(DataError, match=rf"x\.h5: {key} has no category.* video_1 to video_50"):
+            category(key, plain, "x.h5")
+
+
+def test_keys_of_any_name_are_read_where_the_file_has_categories(tmp_path):
+    groups = {f"clip²{i}": {**video(i), "category": np.bytes_("DS")} for i in range(1, 4)}
+    groups["²"] = groups["abc"] = groups["clip²1"]
+    write(tmp_path / "eccv16_dataset_tvsum_google_pool5.h5", groups)
+    people = TVSum(people=1, samples=5, least=2).load(str(tmp_path)).people
+    assert sum(seen(people["p00"], part)[1] for part in PARTS) == 5
 
 
 def test_summe_has_classes_of_ours(tmp_path):

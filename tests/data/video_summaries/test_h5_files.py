@@ -67,19 +67,38 @@ def test_what_a_file_may_lack(path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"picks": None}, "video_1 lacks picks"),
+        ({"picks": None}, "lacks picks"),
         ({"user_summary": None}, "lacks user_summary or user_anno"),
         ({"n_frames": np.array(41)}, r"n_frames 41, its people's rows are \(2, 40\)"),
-        ({"picks": np.array([0, 15])}, "2 picks"),
+        ({"user_summary": np.zeros((0, 40))}, r"n_frames 40, its people's rows are \(0, 40\)"),
+        ({"picks": np.array([0, 15])}, r"picks \(2,\) and gtscore \(3,\)"),
+        ({"picks": np.array([0, 15, 15])}, "picks 15 after 15, must ascend from 0 to at most 39"),
+        ({"picks": np.array([0, 15, 40])}, "picks 40 after 15, must ascend from 0 to at most 39"),
+        ({"picks": np.array([-1, 0, 15])}, "picks -1 first, must ascend from 0 to at most 39"),
+        ({"picks": np.array([7, 22, 37])}, "picks 7 first, must ascend from 0 to at most 39"),
+        ({"picks": np.zeros((3, 1), int)}, r"picks \(3, 1\) and gtscore \(3,\), needs one"),
+        ({"picks": np.array(0)}, r"picks \(\) and gtscore"),
+        (
+            {name: np.zeros(0, int) for name in ("picks", "gtscore", "features")},
+            r"picks \(0,\) and gtscore \(0,\), needs one of each for every sampled frame",
+        ),
         ({"features": np.zeros((4, 8))}, r"3 picks and features \(4, 8\)"),
+        ({"features": np.zeros(3)}, r"3 picks and features \(3,\)"),
+        ({"change_points": np.zeros((0, 2))}, r"change_points \(0, 2\), needs \[shots, 2\]"),
+        ({"change_points": np.array([0, 39])}, r"change_points \(2,\), needs \[shots, 2\]"),
+        ({"change_points": np.zeros((2, 3))}, r"change_points \(2, 3\), needs \[shots, 2\]"),
+        ({"change_points": np.array([[0, 9], [10, 5], [6, 39]])}, "row 1 is 10 to 5,.* overlap"),
+        ({"change_points": np.array([[0, 9], [12, 39]])}, "row 1 is 12 to 39,.* without gap"),
+        ({"change_points": np.array([[0, 9], [10, 38]])}, "row 1 is 10 to 38,.* frames 0 to 39"),
         ({"change_points": np.array([[0, 10], [10, 39]])}, "without gap or overlap"),
         ({"change_points": np.array([[0, 9], [10, 40]])}, "frames 0 to 39"),
     ],
 )
 def test_a_video_that_disagrees_with_itself_is_refused(path, change, told):
     arrays = {k: v for k, v in {**group(), **change}.items() if v is not None}
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=rf"summe\.h5: video_1.*{told}") as caught:
         read_videos(write(path, {"video_1": arrays}))
+    assert "cannot read" not in str(caught.value)
 
 
 def test_other_files_are_refused(path):

@@ -170,5 +170,6 @@ def check(root: Path | None = None) -> list[Check]:
     Without `root`, the packaged clips and their numbers of frames are checked.
     """
     hint = "put folders with an mp4 and gaze_2d.csv, or a .vrs and its MPS CSV, below root"
-    known = PACKAGED if root is None else {}
-    return check_recordings(recordings, root or SAMPLE, hint, frames=known)
+    return check_recordings(
+        recordings, root or SAMPLE, hint, frames=PACKAGED if root is None else {}
+    )

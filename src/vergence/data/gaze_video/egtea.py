@@ -314,8 +314,7 @@ class _BegazeLayout:
         for eye in "BLR":
             wanted = [f"{eye} POR X [px]", f"{eye} POR Y [px]", "Frame", f"{eye} Event Info"]
             if all(name in names for name in wanted):
-                picks = [names.index(name) for name in wanted]
-                return _BegazeLayout(path, names, picks, delimiter)
+                return _BegazeLayout(path, names, list(map(names.index, wanted)), delimiter)
         return _BegazeLayout(path, names, None)
 
     def sample(self, line: str, number: int) -> tuple[int, float, float, Event]:

@@ -141,8 +141,7 @@ class OfficialClips:
         recording = window.recording
         own = self.by_source.get(recording.id) or self.by_source.get(recording.session, [])
         at = bisect_right(own, window.start_s + HALF_FRAME_S, key=lambda clip: clip.start_s) - 1
-        inside = at >= 0 and window.end_s <= own[at].end_s + HALF_FRAME_S
-        return own[at] if inside else None
+        return own[at] if at >= 0 and window.end_s <= own[at].end_s + HALF_FRAME_S else None
 
     def people(self, part: int) -> dict[str, int]:
         """Return person -> number of clips in a part (TRAIN or TEST), for people who have any."""

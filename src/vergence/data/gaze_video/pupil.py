@@ -140,8 +140,9 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
     Samples during a blink, or while the glasses are not worn, are untracked.
     """
     path = folder / "gaze.csv"
-    needed = ["timestamp [ns]", "gaze x [px]", "gaze y [px]"]
-    table = read_table(path, needed, "gaze.csv of Pupil Cloud")
+    table = read_table(
+        path, ["timestamp [ns]", "gaze x [px]", "gaze y [px]"], "gaze.csv of Pupil Cloud"
+    )
     stamps = folder / "world_timestamps.csv"
     world = read_table(stamps, ["timestamp [ns]"], "world_timestamps.csv").integers(
         "timestamp [ns]"
@@ -166,8 +167,9 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
         event=event,
         sort=True,
     )
-    times = (world - world[0]) * 1e-9
-    return Recording(name, person, gaze, _scene_video(folder), times, fov_deg=fov)
+    return Recording(
+        name, person, gaze, _scene_video(folder), (world - world[0]) * 1e-9, fov_deg=fov
+    )
 
 
 def read_neon(folder: Path, name: str, person: str) -> list[Recording]:

@@ -403,8 +403,7 @@ def windows_on_one_clock(
 
 def recording_folders(root: Path, *patterns: str) -> list[Path]:
     """Return the folders in or below `root` that hold a file of one of these patterns, sorted."""
-    files = files_below(root)
-    return sorted({path.parent for path in files if any(map(path.match, patterns))})
+    return sorted({path.parent for path in files_below(root) if any(map(path.match, patterns))})
 
 
 def id_and_person(folder: Path, root: Path | None) -> tuple[str, str]:

@@ -313,8 +313,7 @@ def _bare(name: str) -> str:
 def _rows(
     path: Path, trial: _AscTrial, picture: _AscPicture, screen: tuple[float, float] | None
 ) -> GazeRows:
-    table = np.array(trial.rows(picture), np.float64).reshape(-1, 4)
-    line, t, x, y = table.T
+    line, t, x, y = np.array(trial.rows(picture), np.float64).reshape(-1, 4).T
     fixation = np.full(len(t), np.nan)
     for i, (_, start, end, *place) in enumerate(trial.of_one_eye):
         inside = (t >= start) & (t <= end)
@@ -328,7 +327,6 @@ def _rows(
         event = np.where(np.isfinite(fixation), Event.FIXATION, Event.SACCADE).astype(np.int8)
     person, stimulus, number = (np.full(len(t), text) for text in ("", picture.name, trial.number))
     valid = np.isfinite(x) & np.isfinite(y)
-    media = np.tile(_media(picture, screen), (len(t), 1))
     return GazeRows(
         path,
         line.astype(np.int64),
@@ -342,7 +340,7 @@ def _rows(
         person,
         stimulus,
         number,
-        media,
+        np.tile(_media(picture, screen), (len(t), 1)),
         {},
     )
 

@@ -112,4 +112,7 @@ def _struct(path: Path) -> Iterator[Original]:
                 "".join(map(chr, cell(field, row).ravel().tolist()))
                 for field in ("video", "category")
             )
-            yield Original(name, category, cell("user_anno", row).astype(np.uint8), True)
+            users = cell("user_anno", row)
+            if users.ndim != 2 or not users.size:
+                raise reader.fault(f"user_anno of {name} is {users.shape}, needs [people, frames]")
+            yield Original(name, category, users.astype(np.uint8), True)

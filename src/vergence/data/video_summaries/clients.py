@@ -166,7 +166,11 @@ def clip_of(video: Summarised, where: str) -> RatedClip:
         starts = video.picks[segments(video.features, LONGEST, SHORTEST)]
         shots = np.stack([starts, np.append(starts[1:], video.frames) - 1], 1)
     choices = video.users > 0
-    target = video.mean_score.clip(0, 1)
     return RatedClip(
-        video.features, video.picks, target, choices[:, video.picks].astype(float), choices, shots
+        video.features,
+        video.picks,
+        video.mean_score.clip(0, 1),
+        choices[:, video.picks].astype(float),
+        choices,
+        shots,
     )

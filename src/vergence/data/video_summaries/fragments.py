@@ -206,8 +206,7 @@ class _Room:
         return np.pad(table, ((0, self.shots - len(table)), (0, 0)), constant_values=fill)
 
     def _wide(self, table: NDArray, fill: float = 0) -> NDArray:
-        pad = ((0, 0), (0, self.people - table.shape[1]))
-        return np.pad(table, pad, constant_values=fill)
+        return np.pad(table, ((0, 0), (0, self.people - table.shape[1])), constant_values=fill)
 
     def _square(self, table: NDArray) -> NDArray:
         return np.pad(table, ((0, self.people - len(table)),) * 2)

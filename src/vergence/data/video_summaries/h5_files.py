@@ -4,7 +4,7 @@ Each data set is one h5 file. It has a group for each video (`video_1`, `video_2
 arrays:
 
     n_frames       scalar             frames of the video
-    picks          [steps]            the sampled frames, every 15th
+    picks          [steps]            the sampled frames, every 15th, from frame 0 on
     gtscore        [steps]            mean of the people's choices or ratings, scaled to [0, 1]
     user_summary   [users, n_frames]  0/1, or instead
     user_anno      [users, n_frames]  ratings 1 to 5
@@ -30,6 +30,7 @@ summarizing web videos using titles", CVPR 2015; layout of Zhang et al., ECCV 20
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,9 @@ def read_videos(path: Path) -> dict[str, Summarised]:
     if path.is_dir() or path.suffix in (".tsv", ".mat"):
         return {f"video_{i}": _sampled(video) for i, video in enumerate(originals(path), 1)}
     with open_hdf5(path, "reading annotations", WHERE) as reader:
-        groups = {key: reader.group(reader.file, key) for key in sorted(reader.file, key=_number)}
+        # By number, as video_10 follows video_9 and not video_1.
+        keys = sorted(sorted(reader.file), key=key_number)
+        groups = {key: reader.group(reader.file, key) for key in keys}
         videos = {key: _video(reader, key, group) for key, group in groups.items() if group}
     if not videos:
         raise DataError(f"{path} holds no videos (groups such as video_1): {WHERE}")
@@ -135,8 +138,10 @@ def read_splits(path: Path, known: Collection[str]) -> list[SplitLists]:
     hint = 'give a JSON list of {"train_keys": [...], "test_keys": [...]}'
     need_file(path, hint)
     try:
-        rows = parse_json(path.read_text(encoding="utf-8"))
-        splits = [SplitLists(tuple(row["train_keys"]), tuple(row["test_keys"])) for row in rows]
+        splits = [
+            SplitLists(tuple(row["train_keys"]), tuple(row["test_keys"]))
+            for row in parse_json(path.read_text(encoding="utf-8"))
+        ]
     except (ValueError, KeyError, TypeError) as fault:
         raise DataError(f"{path} is no file of splits ({fault}): {hint}") from fault
     for i, split in enumerate(splits):
@@ -153,9 +158,15 @@ def read_splits(path: Path, known: Collection[str]) -> list[SplitLists]:
 def _sampled(original: Original) -> Summarised:
     low, high = RATINGS if original.rated else (0, 1)
     picks = np.arange(0, original.users.shape[1], EVERY)
-    mean = (original.users[:, picks].mean(0) - low) / (high - low)
     return Summarised(
-        original.name, picks, mean, original.users, original.rated, None, None, original.category
+        original.name,
+        picks,
+        (original.users[:, picks].mean(0) - low) / (high - low),
+        original.users,
+        original.rated,
+        None,
+        None,
+        original.category,
     )
 
 
@@ -190,25 +201,40 @@ def _agree(where: str, video: Summarised, frames: int) -> None:
     Raises:
         DataError: the arrays do not fit; the message begins with `where`.
     """
-    steps, shots = len(video.picks), video.shots
-    if video.users.ndim != 2 or video.frames != frames:
+    picks, shots = video.picks, video.shots
+    if video.users.ndim != 2 or not len(video.users) or video.frames != frames:
         raise DataError(f"{where} has n_frames {frames}, its people's rows are {video.users.shape}")
-    if len(video.mean_score) != steps or (np.diff(video.picks) < 1).any():
+    if picks.ndim != 1 or not len(picks) or len(video.mean_score) != len(picks):
         raise DataError(
-            f"{where} has {steps} picks (ascending?) and {len(video.mean_score)} in gtscore"
+            f"{where} has picks {picks.shape} and gtscore {video.mean_score.shape}, needs one of "
+            "each for every sampled frame"
         )
-    if video.features is not None and len(video.features) != steps:
-        raise DataError(f"{where} has {steps} picks and features {video.features.shape}")
+    # Frames before the first pick would be in no fragment, and in no shot where shots are found.
+    bad = np.append(picks[0] != 0, np.diff(picks) < 1) | (picks >= frames)
+    if bad.any():
+        i = int(bad.argmax())
+        place = f"after {picks[i - 1]}" if i else "first"
+        raise DataError(
+            f"{where} has in picks {picks[i]} {place}, must ascend from 0 to at most {frames - 1}"
+        )
+    if video.features is not None and (video.features.ndim, len(video.features)) != (2, len(picks)):
+        raise DataError(f"{where} has {len(picks)} picks and features {video.features.shape}")
     if shots is not None:
-        starts = np.concatenate([[0], shots[:-1, 1] + 1])
-        if not (shots[:, 0] == starts).all() or shots[-1, 1] != frames - 1:
+        if shots.ndim != 2 or shots.shape[1] != 2 or not len(shots):
             raise DataError(
-                f"{where}: change_points do not cover frames 0 to {frames - 1} without gap or "
-                "overlap; both ends of a shot are included"
+                f"{where} has change_points {shots.shape}, needs [shots, 2] with one shot or more"
+            )
+        first, last = shots.T
+        bad = (first != np.append(0, last[:-1] + 1)) | (last < first)
+        bad[-1] |= last[-1] != frames - 1
+        if bad.any():
+            i = int(bad.argmax())
+            raise DataError(
+                f"{where}: change_points row {i} is {first[i]} to {last[i]}, must cover frames 0 "
+                f"to {frames - 1} without gap or overlap; both ends of a shot are included"
             )
 
 
-def _number(key: str) -> tuple[int, str]:
-    digits = key.rpartition("_")[2]
-    # By number, as video_10 follows video_9 and not video_1.
-    return (int(digits) if digits.isdigit() else 0, key)
+def key_number(key: str) -> int:
+    """Return the number at the end of a video's key, such as 7 of video_7; 0 if it has none."""
+    return int("".join(re.findall(r"(?:^|_)(\d+)$", key)) or 0)

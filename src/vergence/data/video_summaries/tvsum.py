@@ -21,7 +21,14 @@ from vergence.core.federation import Dataset, Federation
 from vergence.data.io.checks import data_folder, read_npz
 from vergence.data.video_summaries.clients import Deal, Labelled, clip_of
 from vergence.data.video_summaries.fragments import RatedClip, favourites
-from vergence.data.video_summaries.h5_files import WHERE, Summarised, file_of, read_videos
+from vergence.data.video_summaries.h5_files import (
+    WHERE,
+    Summarised,
+    file_of,
+    key_number,
+    read_videos,
+)
+from vergence.errors import DataError
 
 CATEGORIES = ("VT", "VU", "GA", "MS", "PK", "PR", "FM", "BK", "BT", "DS")
 # The usual files do not name the category, but its videos follow each other.
@@ -69,10 +76,9 @@ class TVSum(Dataset):
         if self.keyframes:
             videos = {name: (clip, "any") for name, clip in keyframes(path).items()}
         else:
-            read = read_videos(path)
             videos = {
-                key: (clip_of(video, str(path)), category(key, video))
-                for key, video in read.items()
+                key: (clip_of(video, str(path)), category(key, video, str(path)))
+                for key, video in read_videos(path).items()
             }
         # A video has few key frames, and each of them stays whole: one clip per video.
         least = 2 if self.keyframes else self.least
@@ -89,10 +95,21 @@ class TVSum(Dataset):
         return Federation("tvsum", deal.splits(videos), about)
 
 
-def category(key: str, video: Summarised) -> str:
-    """Return a video's category, from the file or else by the number in the video's key."""
-    number = int(key.rpartition("_")[2])
-    return video.category or CATEGORIES[(number - 1) // EACH % len(CATEGORIES)]
+def category(key: str, video: Summarised, where: str) -> str:
+    """Return a video's category, from the file or else by the number in the video's key.
+
+    `where` names the file in messages.
+
+    Raises:
+        DataError: the file has no category of the video, and the key has no number of TVSum's.
+    """
+    number, most = key_number(key), EACH * len(CATEGORIES)
+    if not video.category and not 1 <= number <= most:
+        raise DataError(
+            f"{where}: {key} has no category, and its key is none of video_1 to video_{most}, by "
+            "which categories are known: add category, or name the videos by TVSum's numbers"
+        )
+    return video.category or CATEGORIES[(number - 1) // EACH]
 
 
 def keyframes(path: Path) -> dict[str, RatedClip]:
@@ -104,8 +121,9 @@ def keyframes(path: Path) -> dict[str, RatedClip]:
     Raises:
         DataError: the file is missing or damaged.
     """
-    ranks = {"features": 2, "video": 1, "frame": 1, "user_anno": 2}
-    table = read_npz(path, ranks, WHERE, text=["video"])
+    table = read_npz(
+        path, {"features": 2, "video": 1, "frame": 1, "user_anno": 2}, WHERE, text=["video"]
+    )
     clips = {}
     for name in np.unique(table["video"]):
         rows = np.flatnonzero(table["video"] == name)
@@ -113,11 +131,10 @@ def keyframes(path: Path) -> dict[str, RatedClip]:
         ratings = table["user_anno"][rows].T.astype(float)
         numbers = np.arange(len(rows))
         shots = np.stack([numbers, numbers], 1)
-        target = (ratings.mean(0) - 1) / 4
         clips[str(name)] = RatedClip(
             table["features"][rows].astype(np.float32),
             numbers,
-            target,
+            (ratings.mean(0) - 1) / 4,
             ratings,
             favourites(ratings, shots),
             shots,
