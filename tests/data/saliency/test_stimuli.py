@@ -270,6 +270,50 @@ def test_degrees_on_a_screen(tmp_path):
         places(root, degrees, place="fill")
 
 
+MEDIA = ("left", "top", "width", "height")
+
+
+@pytest.mark.parametrize(
+    ("unit", "x", "y", "options"),
+    [
+        ("px", 480, 392, {}),
+        ("px", 480, 392, {"screen": (2, 2)}),
+        ("px", 480, 632, {"origin": "bottom_left", "screen": SCREEN}),
+        ("px", -160, 120, {"origin": "centre_up", "screen": SCREEN}),
+        ("fraction", 480 / 1280, 392 / 1024, {"screen": SCREEN}),
+        ("fraction", -160 / 1280, -120 / 1024, {"origin": "centre", "screen": SCREEN}),
+        (
+            "deg",
+            np.degrees(np.arctan(-160 / 1280 * 40 / 60)),
+            np.degrees(np.arctan(-120 / 1024 * 30 / 60)),
+            {"origin": "centre", "screen": SCREEN, "screen_cm": (40, 30), "distance_cm": 60},
+        ),
+    ],
+)
+def test_a_place_that_the_table_states_counts_in_every_unit(tmp_path, unit, x, y, options):
+    """A picture of 640 x 480 in the middle of the screen: a quarter across and a quarter down."""
+    text = f"t,x,y,picture,{','.join(MEDIA)}\n0,{x},{y},scene_00.png,320,272,640,480\n"
+    columns = {**COLUMNS, "unit": unit, "media": MEDIA}
+    got = places(folder(tmp_path, text), columns, **options)
+    assert got == pytest.approx(np.array([[0.25, 0.25]]))
+
+
+@pytest.mark.parametrize(
+    ("unit", "options"),
+    [
+        ("fraction", {}),
+        ("px", {"origin": "centre"}),
+        ("deg", {"screen_cm": (40, 30), "distance_cm": 60}),
+    ],
+)
+def test_a_place_that_the_table_states_needs_the_screen(tmp_path, unit, options):
+    text = f"t,x,y,picture,{','.join(MEDIA)}\n0,0.1,0.1,scene_00.png,320,272,640,480\n"
+    root, columns = folder(tmp_path, text), {**COLUMNS, "unit": unit, "media": MEDIA}
+    told = f"in {unit} from origin = '{options.get('origin', 'top_left')}': set screen = "
+    with pytest.raises(ConfigError, match=f"gaze.csv states .* in pixels of the screen, .* {told}"):
+        places(root, columns, **options)
+
+
 def test_the_place_has_to_be_said(tmp_path):
     root = folder(tmp_path, "t,x,y,picture\n0,640,512,scene_00.png\n")
     with pytest.raises(ConfigError, match=r"gaze counts on the screen: set screen"):

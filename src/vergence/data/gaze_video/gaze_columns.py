@@ -77,7 +77,7 @@ class GazeColumns(NamedOptions, label="columns"):
         trial: the number of the trial, in which a stimulus is shown once; each trial may have its
             own time 0.
         media: four columns: left edge, top edge, width and height of the picture on the screen, in
-            pixels.
+            pixels from the screen's top-left corner.
         rows: a column and a text; only rows with this text in this column are read.
         missing: numbers in x and y that mean that there was no gaze, such as -1.
     """

@@ -194,8 +194,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         """
         folder = data_folder(root, "stimuli", WHERE)
         trials, left_out = self.read(folder)
-        known = sorted({trial.person for trial in trials})
-        persons = self.people_to_load(known, "person")
+        persons = self.people_to_load(sorted({trial.person for trial in trials}), "person")
         names = sorted({trial.stimulus for trial in trials})
         # One order for all people: nobody trains on a picture that others are tested on.
         order = np.random.default_rng(self.split_seed).permutation(len(names))
@@ -291,20 +290,26 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 
         `file` is the picture, and `screen` the screen's size in pixels if the table states it.
         """
-        unit = rows.unit
+        unit, screen = rows.unit, self.screen or screen
         place = self.place or (preset_of(self.preset, "stimuli").place if self.preset else "")
-        in_file = np.isfinite(rows.media).all(1)
-        if in_file.any() and self.offset is None and not self.place:
-            left, top, width, height = _whole_media(rows.media, file).T
-            return (rows.x - left) / width, (rows.y - top) / height
-        if rows.names.get("media") and self.offset is None and not self.place:
+        if self.offset is None and not self.place and np.isfinite(rows.media).all(1).any():
+            place = "stated"
+            if unit == "px" and self.origin == "top_left":
+                left, top, width, height = _whole_media(rows.media, file).T
+                return (rows.x - left) / width, (rows.y - top) / height
+            if screen is None:
+                raise ConfigError(
+                    f"{rows.path} states the picture's place in pixels of the screen, and x and y "
+                    f"in {unit} from origin = '{self.origin}': set screen = [width, height] in "
+                    "pixels, or place = 'picture', if x and y count in the picture"
+                )
+        elif rows.names.get("media") and self.offset is None and not self.place:
             raise DataError(
                 f"{rows.path}: row {rows.line[0]}: '{rows.names['media'][0]}' is empty: where was "
                 "the picture on the screen? fill it in, or set place"
             )
         if place == "picture" and unit != "deg" and self.offset is None:
             return to_fractions(rows.x, rows.y, unit, _size(file), self.origin)
-        screen = self.screen or screen
         x, y = rows.x, rows.y
         if unit == "deg":
             if self.screen_cm is None or self.distance_cm <= 0:
@@ -322,7 +327,11 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                 "gaze counts on the screen: set screen = [width, height] in pixels, and place, or "
                 "offset = [left, top] of the picture; or place = 'picture', if x and y count in it"
             )
-        left, top, width, height = self._box(place, file, screen)
+        left, top, width, height = (
+            _whole_media(rows.media, file).T
+            if place == "stated"
+            else self._box(place, file, screen)
+        )
         return (x * screen[0] - left) / width, (y * screen[1] - top) / height
 
     def _box(
@@ -414,8 +423,9 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                     tracked=trial.rows.valid,
                     event=trial.rows.event,
                 )
-                name = f"{trial.person} on {trial.stimulus.name}"
-                recording = Recording(name, trial.person, gaze, trial.stimulus)
+                recording = Recording(
+                    f"{trial.person} on {trial.stimulus.name}", trial.person, gaze, trial.stimulus
+                )
                 recorded[id(recording)] = recording
                 own_windows = cut_windows(recording, footage[trial.stimulus], options)
                 for part, windows_of_part in zip(parts, own, strict=True):
