@@ -178,6 +178,17 @@ def test_cloud_of_another_version(tmp_path):
         pupil.read(tmp_path)
 
 
+def test_parts_of_neon_are_in_order_of_their_numbers_and_others_are_refused(tmp_path):
+    for number in (10, 9, 1):
+        (tmp_path / f"gaze ps{number}.raw").touch()
+    assert pupil._parts(tmp_path, "gaze") == ["gaze ps1", "gaze ps9", "gaze ps10"]
+    (tmp_path / "gaze ps1 (copy).raw").touch()
+    with pytest.raises(
+        DataError, match=r"gaze ps1 \(copy\)\.raw is no part, such as gaze ps1\.raw"
+    ):
+        pupil._parts(tmp_path, "gaze")
+
+
 @pytest.mark.data
 def test_neon_bad_input(tmp_path):
     folder = tmp_path / "neon"

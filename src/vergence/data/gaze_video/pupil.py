@@ -178,8 +178,7 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
     Raises:
         DataError: the format version is not 2.x, or a raw and a time file differ in length.
     """
-    info = _json(folder / "info.json")
-    version = str(info.get("data_format_version"))
+    version = str(_json(folder / "info.json").get("data_format_version"))
     if not version.startswith("2."):
         raise DataError(f"{folder}/info.json: data format {version} is not read, only 2.x is")
     # The phone's gaze has fewer samples; the one computed afterwards has all 200 a second.
@@ -216,11 +215,10 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
             event=event,
             sort=True,
         )
-        part = scene.stem.rsplit(" ", 1)[-1]
         video = _scene_video(folder, scene.stem)
         times = (frames - frames[0]) * 1e-9
         start = float(frames[0] - _read_records(scenes[0], np.dtype("<i8"))[0]) * 1e-9
-        where = name if len(scenes) == 1 else f"{name}/{part}"
+        where = name if len(scenes) == 1 else f"{name}/{scene.stem.rsplit(' ', 1)[-1]}"
         out.append(Recording(where, person, gaze, video, times, name, start))
     return out
 
@@ -246,8 +244,13 @@ def _inside_intervals(t: NDArray, start: NDArray, end: NDArray) -> NDArray[np.bo
 
 def _parts(folder: Path, stream: str) -> list[str]:
     # By number: part 10 comes after part 9.
-    names = [p.stem for p in folder.glob(f"{stream} ps*.raw")]
-    return sorted(names, key=lambda stem: int(stem.rsplit("ps", 1)[1]))
+    numbers = {p: p.stem.rsplit("ps", 1)[1] for p in folder.glob(f"{stream} ps*.raw")}
+    if strange := [str(path) for path, number in numbers.items() if not number.isdecimal()]:
+        raise DataError(
+            f"{strange[0]} is no part, such as {stream} ps1.raw: remove it, or copy the recording "
+            "again"
+        )
+    return [p.stem for p in sorted(numbers, key=lambda path: int(numbers[path]))]
 
 
 def _stream(folder: Path, stream: str, parts: list[str]) -> tuple[NDArray, NDArray[np.int64]]:
