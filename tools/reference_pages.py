@@ -38,7 +38,8 @@ GROUPS = {
     "Settings": "Experiment Plan LocalTraining Participation EarlyStopping Privacy Share",
     "Data": "Federation Dataset Samples SharedRows Splits ClientId",
     "Tasks and networks": (
-        "Task Model task_from freeze_batch_norm group_norm personalize_batch_norm"
+        "Task Model task_from average_batch_norm freeze_batch_norm group_norm "
+        "personalize_batch_norm"
     ),
     "Write a method": (
         "Method Exposure Tree Global NoState Layers ClientContext Message Reply reply Conversation "

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from vergence.core.data import Samples, SharedRows, Splits
     from vergence.core.federation import Dataset, Federation
     from vergence.core.identifiers import ClientId
-    from vergence.core.layers.batch_norm import freeze_batch_norm, personalize_batch_norm
+    from vergence.core.layers.batch_norm import (
+        average_batch_norm,
+        freeze_batch_norm,
+        personalize_batch_norm,
+    )
     from vergence.core.layers.group_norm import group_norm
     from vergence.core.local_training import LocalTraining, OptimizerState
     from vergence.core.masks import Mask
@@ -94,6 +98,7 @@ _HOMES = {
     "UntrustedCode": "errors",
     "VergenceError": "errors",
     "aggregate": "core.conversation",
+    "average_batch_norm": "core.layers.batch_norm",
     "collect": "core.conversation",
     "compare": "api.comparison",
     "compute": "core.conversation",
@@ -154,6 +159,7 @@ __all__ = [
     "__version__",
     "aggregate",
     "attacks",
+    "average_batch_norm",
     "collect",
     "compare",
     "compute",

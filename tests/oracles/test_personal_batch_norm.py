@@ -12,7 +12,7 @@ from torch import nn
 import vergence as vg
 from tests.engine.learners import apart
 from vergence.core.data import Samples
-from vergence.core.layers.batch_norm import PersonalBatchNorm, personal_norms, statistics_of
+from vergence.core.layers.batch_norm import PersonalBatchNorm, statistics_of, tracked_norms
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message
 from vergence.core.randomness import RandomStream
@@ -206,7 +206,7 @@ def test_a_newcomer_counts_their_own_samples():
     assert torch.allclose(found["1.mean"], inner.mean(0), atol=1e-5)
     assert torch.allclose(found["1.variance"], inner.var(0), atol=1e-5)
     assert float(found["1.batches"]) == 1
-    (layer,) = personal_norms(solver.module).values()
+    (layer,) = tracked_norms(solver.module).values()
     assert (layer.momentum, layer.training) == (0.1, False)
     nobody = solver.statistics(new.params, one.subset(torch.arange(0)))
     assert torch.equal(nobody.flat, new.params.flat)

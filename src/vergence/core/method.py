@@ -17,6 +17,7 @@ from vergence.core.identifiers import ClientId
 from vergence.core.local_training import LocalTraining
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
+from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import tagged
@@ -166,6 +167,8 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
     A method where this is False refuses networks that have running statistics.
     """
+    unfit_for_statistics: ClassVar[str] = ""
+    """Why this method cannot average BatchNorm's running statistics; empty if it can."""
     setup_verbs: ClassVar[tuple[str, ...]] = ()
     """Kinds of request (verbs) that only `setup` uses.
 
@@ -183,11 +186,19 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         Raises:
             ConfigError: the network or the task lacks something; the message names it.
         """
-        if not self.keeps_statistics and (counted := task.statistics()):
+        averaged, counted = task.averaged_statistics(), task.statistics()
+        if not self.keeps_statistics and set(counted) > set(averaged):
             raise ConfigError(
                 f"BatchNorm's running statistics ({counted[0]}, ...) would be sent: "
                 "vergence.personalize_batch_norm is for fedbn (at_home = 'statistics' averages "
-                "scales and shifts) and local_only; use one of these, or vergence.freeze_batch_norm"
+                "scales and shifts) and local_only; use one of these, or "
+                "vergence.average_batch_norm or vergence.freeze_batch_norm"
+            )
+        if averaged and self.unfit_for_statistics:
+            raise ConfigError(
+                f"{registry_name(self)} cannot average BatchNorm's running statistics "
+                f"({averaged[0]}, ...): {self.unfit_for_statistics}; use vergence.group_norm or "
+                "vergence.freeze_batch_norm"
             )
         # Both refuse what does not fit, such as a head that cannot be split from its network.
         self.server(task)

@@ -90,11 +90,11 @@ class Layout:
         if buffers:
             raise ConfigError(
                 f"{type(module).__name__} keeps buffers {buffers[:3]} in its state: running "
-                "statistics are not parameters and must not be averaged; turn BatchNorm into "
-                "GroupNorm with vergence.group_norm(network), keep its statistics as they are with "
-                "vergence.freeze_batch_norm(network) or with each client with "
-                "vergence.personalize_batch_norm(network) and the method FedBN, or register "
-                "constants with persistent=False"
+                "statistics are not parameters. For BatchNorm say what becomes of them: averaged "
+                "over clients (vergence.average_batch_norm(network)), none, as GroupNorm takes its "
+                "place (vergence.group_norm), kept as they are (vergence.freeze_batch_norm), or "
+                "kept with each client (vergence.personalize_batch_norm and the method FedBN). "
+                "Register constants with persistent=False"
             )
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(n for n, _ in named), tuple(tuple(p.shape) for _, p in named))

@@ -20,7 +20,12 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.layers.batch_norm import FrozenBatchNorm, PersonalBatchNorm, statistics_of
+from vergence.core.layers.batch_norm import (
+    AveragedBatchNorm,
+    FrozenBatchNorm,
+    TrackedBatchNorm,
+    statistics_of,
+)
 from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
@@ -32,7 +37,7 @@ LOGITS = "logits"
 # Layers draw their first weights from torch's one global generator: two threads that built networks
 # at once would mix their numbers.
 BUILDING = threading.RLock()
-NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm, PersonalBatchNorm)
+NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm, TrackedBatchNorm)
 """Normalisation layers that a network may have; `Layout.of` refuses torch's BatchNorm."""
 
 
@@ -270,6 +275,10 @@ class Task(NamedOptions, ABC):
         """Return the names of the network's parameters that are BatchNorm's running statistics."""
         return _parts(self.network)[4]
 
+    def averaged_statistics(self) -> tuple[str, ...]:
+        """Return the names of those running statistics that are averaged over clients."""
+        return _parts(self.network)[5]
+
     @abstractmethod
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the network's output on a batch."""
@@ -493,11 +502,11 @@ def isolated_randomness() -> Iterator[None]:
 
 # `features` asks for every batch, and building a network takes longer than a small batch.
 @lru_cache(maxsize=16)
-def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
+def _parts(network: Model) -> tuple[Names, Names, Names, str, Names, Names]:
     """Return the names of a network's parameters by role.
 
     The names are those of all parameters, of the head, of normalisation layers, of the head's first
-    module, and of running statistics, in this order.
+    module, of running statistics, and of those that are averaged, in this order.
     """
     with isolated_randomness():
         module = network.build()
@@ -513,12 +522,13 @@ def _parts(network: Model) -> tuple[Names, Names, Names, str, Names]:
         last = max(owners.values(), key=order.index, default="")
         head = tuple(n for n in names if owners[n] == last)
     entry = next((owners[n] for n in head if owners[n]), "")
-    return names, head, norms, entry, statistics_of(module)
+    averaged = statistics_of(module, AveragedBatchNorm)
+    return names, head, norms, entry, statistics_of(module), averaged
 
 
 @lru_cache(maxsize=16)
 def _linear_head(network: Model) -> str:
-    _, head, _, entry, _ = _parts(network)
+    _, head, _, entry, *_ = _parts(network)
     with isolated_randomness():
         layer = network.build().get_submodule(entry)
     if not isinstance(layer, nn.Linear) or {n.rpartition(".")[0] for n in head} != {entry}:

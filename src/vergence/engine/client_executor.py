@@ -15,6 +15,7 @@ from vergence import profiling
 from vergence.core.client import ClientContext
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation, PublicData
+from vergence.core.layers.averaged_statistics import never_masking
 from vergence.core.local_training import Precision
 from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Method
@@ -242,7 +243,7 @@ class ClientExecutor:
             place = replace(place, train=place.train.subset(NONE), val=place.val.subset(NONE))
         for hook in self.hooks:
             place = hook.context(place)
-        return place
+        return never_masking(place)
 
     def state(self, state: ClientState) -> object:
         """Return the method's part of a client's state; make a fresh one if there is none yet."""

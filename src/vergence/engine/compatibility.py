@@ -366,6 +366,33 @@ WITH_METHODS = (
     ),
     Incompatibility("DP-SGD", "training samples used in other ways", "{unprotected}"),
     Incompatibility(
+        "DP for people",
+        "BatchNorm with averaged statistics",
+        "privacy.user adds noise to all that is sent, and BatchNorm's running variances "
+        "({counted}, ...) could become negative; use vergence.group_norm(network)",
+    ),
+    Incompatibility(
+        "a lossy codec",
+        "BatchNorm with averaged statistics",
+        'wire.codec = "{codec}" rounds all that is sent, and BatchNorm\'s running variances '
+        "({counted}, ...) could become negative; leave out wire, or use "
+        "vergence.group_norm(network)",
+    ),
+    Incompatibility(
+        "asynchronous delivery",
+        "BatchNorm with averaged statistics",
+        "delivery: '{delivery}' adds changes of old models to new ones, and BatchNorm's running "
+        "variances ({counted}, ...) could become negative; use all, quorum or deadline, or "
+        "vergence.group_norm(network)",
+    ),
+    Incompatibility(
+        "a rule with a root",
+        "BatchNorm with averaged statistics",
+        "privacy.robust = '{rule}' lengthens updates, and BatchNorm's running variances "
+        "({counted}, ...) could become negative; take another rule, or use "
+        "vergence.group_norm(network)",
+    ),
+    Incompatibility(
         "liars",
         "pooled data",
         "poison.attack = '{attack}' cannot change what {name} sends: everybody's data lies in "

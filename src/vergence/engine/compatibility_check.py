@@ -96,6 +96,13 @@ class Combination(CheckedSettings):
         return "" if self.task is None else self.plan.delivery.torn(self.method, self.task)
 
     @cached_property
+    def counted(self) -> str:
+        """First of BatchNorm's running statistics that clients send; "" if they send none."""
+        if self.task is None or self.method.keeps_statistics:
+            return ""
+        return next(iter(self.task.averaged_statistics()), "")
+
+    @cached_property
     def unprotected(self) -> str:
         """Why DP-SGD does not protect what the method sends; "" if it does."""
         return "" if self.task is None else unprotected(self.method, self.task)
@@ -132,6 +139,7 @@ METHODS: Mapping[str, Callable[[Combination], object]] = {
     ),
     "answers of a teacher": lambda c: any(e.blind for e in c.method.exposure.values()),
     "layers that never learn": lambda c: isinstance(c.method, Cutting) and c.method.fixed,
+    "BatchNorm with averaged statistics": lambda c: c.counted,
     "training samples used in other ways": lambda c: c.unprotected,
 }
 

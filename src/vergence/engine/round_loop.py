@@ -20,6 +20,7 @@ import torch
 from vergence import profiling
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation
+from vergence.core.layers.averaged_statistics import averaging_statistics
 from vergence.core.local_training import Precision
 from vergence.core.messages import Message
 from vergence.core.method import Method
@@ -437,7 +438,10 @@ class RoundLoop:
         # An empty cohort means a round without a conversation. Under user-level privacy that would
         # tell that nobody was drawn, so the round is held and gets its noise.
         if cohort or any(hook.hides_cohort for hook in exchange.server_hooks):
-            server = self.converse(self.method.round(server, cohort), server, at, points)
+            talk = self.method.round(server, cohort)
+            if (names := self.task.averaged_statistics()) and not self.method.keeps_statistics:
+                talk = averaging_statistics(talk, server, names)
+            server = self.converse(talk, server, at, points)
         self.report(at + 1, server, time.perf_counter() - began)
         every = self.plan.checkpoint_every
         last = at + 1 == self.folder.last_round(self.task.seed, self.plan.rounds)

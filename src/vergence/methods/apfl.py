@@ -7,6 +7,7 @@ from annotated_types import Gt
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, compute, fit
+from vergence.core.layers.averaged_statistics import with_statistics_of
 from vergence.core.local_training import OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import AveragingMethod
@@ -74,7 +75,7 @@ class APFL(AveragingMethod[Mixed]):
             common = yield from fit(w, data, once, optimiser=of_w)
             # The gradient is taken at the mix. Its step, times alpha, is then taken from v.
             own = yield from fit(mix, data, once, optimiser=of_v)
-            v = v + alpha * (own.params - mix)
+            v = with_statistics_of(site.task, v + alpha * (own.params - mix), own.params)
             w, of_w, of_v = common.params, common.optimiser, own.optimiser
             loss, count = loss + common.metrics["loss"], count + 1
         weight, metrics = site.weight(self.weights), {"loss": loss / count}

@@ -12,6 +12,7 @@ from annotated_types import Ge
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, compute, fit
+from vergence.core.layers.averaged_statistics import maskable
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import AveragingMethod, Exposure
@@ -213,7 +214,7 @@ class FedCPF(AveragingMethod[Personal]):
         if self.select == "random":
             # A stream of its own, so that the control draws the same batches as the method.
             chance = torch.rand(len(mean.flat), generator=site.rng.child("select").torch())
-            return Mask.best(mean.like(chance), rooms, among=~mask)
+            return Mask.best(mean.like(chance), rooms, among=maskable(site.task, ~mask))
         score = -mean if self.select == "inverted" else mean
         return site.choose(score, rooms, among=~mask)
 

@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.data import Samples
+from vergence.core.layers.averaged_statistics import with_statistics_of
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import AveragingMethod, NoState
@@ -62,7 +63,8 @@ class PerFedAvg(AveragingMethod[NoState]):
             # The gradient is taken at w - alpha grad f; its step is then taken from w.
             local = replace(self.local, steps=1, batch=len(rows))
             fitted = yield from fit(near, query, local, optimiser=optimiser, correction=correction)
-            w, optimiser = w + (fitted.params - near), fitted.optimiser
+            w = with_statistics_of(site.task, w + (fitted.params - near), fitted.params)
+            optimiser = fitted.optimiser
             loss, count = loss + fitted.metrics["loss"], count + 1
         weight, metrics = site.weight(self.weights), {"loss": loss / count}
         return c, reply(model=w - msg["model"], weight=weight, metrics=metrics)

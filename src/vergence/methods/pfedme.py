@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
+from vergence.core.layers.averaged_statistics import with_statistics_of
 from vergence.core.local_training import OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method
@@ -74,7 +75,7 @@ class PFedMe(Method[Global, PFedMeState]):
                 theta, site.train.subset(rows), inner, anchor=(w, self.lamda), optimiser=optimiser
             )
             theta, optimiser = fitted.params, fitted.optimiser
-            w = w - self.w_lr * self.lamda * (w - theta)
+            w = with_statistics_of(site.task, w - self.w_lr * self.lamda * (w - theta), theta)
             loss, count = loss + fitted.metrics["loss"], count + 1
         weight, metrics = site.weight(self.weights), {"loss": loss / count}
         return PFedMeState(theta), reply(model=w - msg["model"], weight=weight, metrics=metrics)

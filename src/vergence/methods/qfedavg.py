@@ -7,6 +7,7 @@ from annotated_types import Ge, Gt
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, compute, fit
+from vergence.core.layers.averaged_statistics import with_statistics_of
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import AveragingMethod, NoState
 from vergence.errors import ConfigError
@@ -54,7 +55,9 @@ class QFedAvg(AveragingMethod[NoState]):
         loss = max(loss, SMALLEST)
         numerator = loss**self.q * scale
         # The server divides by the sum of weights, which are the h_k of Algorithm 2.
-        weight = self.q * loss ** (self.q - 1) * (scale * update.norm()) ** 2 + numerator
+        # Running statistics of BatchNorm are no gradient: they add no length, and are averaged.
+        gradient = with_statistics_of(site.task, update, update * 0.0)
+        weight = self.q * loss ** (self.q - 1) * (scale * gradient.norm()) ** 2 + numerator
         # The weight cancels in the server's weighted sum, which leaves F_k^q L d_k.
-        scaled = update * (numerator / weight)
+        scaled = with_statistics_of(site.task, update * (numerator / weight), update)
         return c, reply(model=scaled, weight=weight, metrics=fitted.metrics)

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
+from vergence.core.layers.averaged_statistics import with_statistics_of
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method, NoState
@@ -59,7 +60,8 @@ class Reptile(Method[Global, NoState]):
         for number in range(self.episodes):
             episode = random_subset(site.train, self.shots, site.rng.child("episode", number))
             fitted = yield from fit(w, episode, self.inner(self.inner_steps))
-            w = w + self.rate * (fitted.params - w)
+            moved = w + self.rate * (fitted.params - w)
+            w = with_statistics_of(site.task, moved, fitted.params)
             loss += fitted.metrics["loss"] / self.episodes
         weight = site.weight(self.weights)
         return c, reply(model=w - msg["model"], weight=weight, metrics={"loss": loss})

@@ -9,6 +9,7 @@ from annotated_types import Gt
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, compute, fit
 from vergence.core.identifiers import ClientId
+from vergence.core.layers.averaged_statistics import with_statistics_of
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Method, Tree
@@ -122,6 +123,8 @@ class Scaffold(Method[Controlled, ControlVariate]):
             # Momentum makes the K steps longer than K eta; without the true length c_i+ would be
             # too large by that factor.
             control = (model - fitted.params) / distance - correction
+            # Running statistics of BatchNorm have no gradient to correct.
+            control = with_statistics_of(site.task, control, c.control)
         return ControlVariate(control), reply(
             model=fitted.params - model, control=control - c.control, metrics=fitted.metrics
         )

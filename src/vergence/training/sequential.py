@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vergence.core.data import Batch, Samples, copy_of
-from vergence.core.layers.batch_norm import personal_norms, statistics_of
+from vergence.core.layers.batch_norm import statistics_of, tracked_norms
 from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
@@ -211,7 +211,7 @@ class Solver(FlatNetwork):
         """
         self.vector.copy_(params.flat)
         self._mode(train=False)
-        norms = personal_norms(self.module).values()
+        norms = tracked_norms(self.module).values()
         momenta = [norm.momentum for norm in norms]
         for norm in norms:
             norm.forget()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vergence.core.data import Batch, copy_of
+from vergence.core.layers.batch_norm import statistics_of
 from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step, StepResult
@@ -44,8 +45,12 @@ class Trainer:
         self.task = task
         self.module = task.module().train()
         self.layout = Params.of(self.module).layout
+        counted = statistics_of(self.module)
+        trained = [name for name in self.layout.names if name not in counted]
+        # Running statistics come last: optimisers get the first `moved` tensors alone.
+        self.names, self.moved = (*trained, *counted), len(trained)
         named = dict(self.module.named_parameters())
-        self.parameters = [named[name] for name in self.layout.names]
+        self.parameters = [named[name] for name in self.names]
         self.views: dict[str, tuple[Tensor, list[Tensor]]] = {}
 
     def forward(self, ask: Forward) -> Tensor:
@@ -67,7 +72,7 @@ class Trainer:
         state = with_buffers(ask.params, ask.optimiser, ask.local)
         if ask.gradients is not None:
             gradient_of, pull = ask.gradients(self.task, self.module, batch, ask.wrt)
-            gradients, loss = [gradient_of[name] for name in self.layout.names], None
+            gradients, loss = [gradient_of[name] for name in self.names[: self.moved]], None
         elif not rows_of(batch):
             pull = None if leaf is None else torch.zeros_like(leaf)
             return StepResult(ask.params, state, 0.0, pull)
@@ -77,12 +82,13 @@ class Trainer:
                 batch[ask.wrt] = leaf.clone()
             mean = self.task.loss(self.task.forward(self.module, batch), batch)
             mean.backward()
-            gradients = take_gradients(self.parameters) if tensors else []
+            gradients = take_gradients(self.parameters[: self.moved]) if tensors else []
             if tensors:
                 clip_(gradients, ask.local.clip)
             pull, loss = None if leaf is None else leaf.grad, float(mean.detach())
         if tensors:
-            buffers = [self._views(name, slot.flat) for name, slot in state.slots.items()]
+            slots = state.slots.items()
+            buffers = [self._views(name, slot.flat)[: self.moved] for name, slot in slots]
             count = torch.tensor(float(state.steps))
             stepper(tensors, buffers, ask.local, ask.local.learning_rate(progress), count)(
                 gradients
@@ -97,11 +103,11 @@ class Trainer:
         if known is None or known[1] is not views:
             for parameter, view in zip(self.parameters, views, strict=True):
                 parameter.data = view
-        return views
+        return views[: self.moved]
 
     def _views(self, name: str, flat: Tensor) -> list[Tensor]:
         if name not in self.views or self.views[name][0] is not flat:
-            self.views[name] = flat, [self.layout.view(flat, n) for n in self.layout.names]
+            self.views[name] = flat, [self.layout.view(flat, n) for n in self.names]
         return self.views[name][1]
 
 

@@ -1,4 +1,4 @@
-"""Batch normalisation whose statistics are not averaged: fixed ones, or each client's own.
+"""Batch normalisation in a federation: its running statistics are fixed, averaged or personal.
 
 Used by `core.layers.group_norm`, `core.task`, `privacy.dp.per_sample_gradients`,
 `training.bf16_weights`, `training.sequential` and `training.stacked`.
@@ -51,37 +51,34 @@ class FrozenBatchNorm(nn.Module):
         return f"{len(self.mean)}, eps={self.eps}"
 
 
-class PersonalBatchNorm(nn.Module):
-    """Batch normalisation whose running statistics stay with the client that computed them.
+class TrackedBatchNorm(nn.Module):
+    """Batch normalisation whose running statistics are parameters that no optimiser changes.
 
     In training y = weight * (x - m) / sqrt(v + eps) + bias with a batch's mean m and variance v,
     which update the running statistics as in torch's layers; evaluation uses the running
     statistics. A batch of one value per channel has no variance: it is normalised by the running
     statistics.
 
-    The running statistics are parameters of the network that no optimiser changes; they are saved
-    and exported with the network. Only methods that leave the statistics on the client accept such
-    a network (`Method.keeps_statistics`).
+    The statistics are saved and exported with the network.
 
     Args:
         norm: the BatchNorm layer to replace.
+        verb: what is done with its statistics, for the message of an error.
 
     Raises:
         ConfigError: `norm` has no running statistics.
-
-    Source: Andreux et al., "Siloed Federated Learning for Multi-Centric Histopathology Datasets",
-    2020, section 3 (SiloBN): local statistics, shared scale and shift.
     """
 
-    def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
+    batches: Tensor
+    """The number of batches counted, `[1]`."""
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm, verb: str) -> None:
         super().__init__()
-        mean, variance = _running(norm, "keep")
-        counted = 0 if norm.num_batches_tracked is None else int(norm.num_batches_tracked)
+        mean, variance = _running(norm, verb)
         self.eps, self.momentum = norm.eps, norm.momentum
         self.weight, self.bias = norm.weight, norm.bias
         self.mean = nn.Parameter(mean.detach().clone())
         self.variance = nn.Parameter(variance.detach().clone())
-        self.batches = nn.Parameter(mean.new_full((1,), counted))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised `x`, `[n, channels, ...]`."""
@@ -107,20 +104,68 @@ class PersonalBatchNorm(nn.Module):
         return f"{len(self.mean)}, eps={self.eps}, momentum={self.momentum}"
 
 
-def personal_norms(module: nn.Module) -> dict[str, PersonalBatchNorm]:
-    """Return the `PersonalBatchNorm` layers of a network, by name."""
-    return {n: m for n, m in module.named_modules() if isinstance(m, PersonalBatchNorm)}
+class PersonalBatchNorm(TrackedBatchNorm):
+    """Batch normalisation whose running statistics stay with the client that computed them.
+
+    Only methods that leave the statistics on the client accept such a network
+    (`Method.keeps_statistics`).
+
+    Args:
+        norm: the BatchNorm layer to replace.
+
+    Raises:
+        ConfigError: `norm` has no running statistics.
+
+    Source: Andreux et al., "Siloed Federated Learning for Multi-Centric Histopathology Datasets",
+    2020, section 3 (SiloBN): local statistics, shared scale and shift.
+    """
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
+        super().__init__(norm, "keep")
+        counted = 0 if norm.num_batches_tracked is None else int(norm.num_batches_tracked)
+        self.batches = nn.Parameter(self.mean.new_full((1,), counted))
 
 
-def statistics_of(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of a network's parameters that are running statistics.
+class AveragedBatchNorm(TrackedBatchNorm):
+    """Batch normalisation whose running statistics are averaged over clients, as weights are.
+
+    Args:
+        norm: the BatchNorm layer to replace.
+
+    Raises:
+        ConfigError: `norm` has no running statistics, or no momentum.
+    """
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm) -> None:
+        super().__init__(norm, "average")
+        if norm.momentum is None:
+            raise ConfigError(
+                f"{norm} weighs every batch of the whole training alike, and no client has seen "
+                "the others' batches: give it a momentum between 0 and 1, such as 0.1"
+            )
+        # The count has no part in the result and is not sent: `Solver.statistics` alone reads it.
+        self.register_buffer("batches", self.mean.new_zeros(1), persistent=False)
+
+
+def tracked_norms(
+    module: nn.Module, kind: type[TrackedBatchNorm] = TrackedBatchNorm
+) -> dict[str, TrackedBatchNorm]:
+    """Return the layers of a network that have running statistics as parameters, by name."""
+    return {n: m for n, m in module.named_modules() if isinstance(m, kind)}
+
+
+def statistics_of(
+    module: nn.Module, kind: type[TrackedBatchNorm] = TrackedBatchNorm
+) -> tuple[str, ...]:
+    """Return the names of a network's parameters that are running statistics of such layers.
 
     No optimiser changes these parameters.
     """
     return tuple(
-        f"{layer}.{name}" if layer else name
-        for layer in personal_norms(module)
-        for name in ("mean", "variance", "batches")
+        f"{name}.{own}" if name else own
+        for name, layer in tracked_norms(module, kind).items()
+        for own, _ in layer.named_parameters(recurse=False)
+        if own not in ("weight", "bias")
     )
 
 
@@ -164,7 +209,8 @@ def personalize_batch_norm(module: nn.Module) -> nn.Module:
     """Replace the BatchNorm layers of a network by `PersonalBatchNorm`, in place.
 
     Such a network is for the method FedBN, which leaves running statistics with each client, and
-    for clients that train alone. Other methods refuse it, as they would send the statistics.
+    for clients that train alone. Other methods refuse it, as they would send the statistics: they
+    take `average_batch_norm`.
 
     Args:
         module: the network, or a single BatchNorm layer.
@@ -181,6 +227,31 @@ def personalize_batch_norm(module: nn.Module) -> nn.Module:
         ['1.mean', '1.variance', '1.batches']
     """
     return replace_batch_norm(module, PersonalBatchNorm)
+
+
+def average_batch_norm(module: nn.Module) -> nn.Module:
+    """Replace the BatchNorm layers of a network by `AveragedBatchNorm`, in place.
+
+    Running statistics are then sent and averaged with the weights of clients' replies, as FedAvg
+    averages a `state_dict`. They are never masked, pruned or compressed, and no optimiser of a
+    client or server changes them. FedBN leaves them with each client, as it does with scales and
+    shifts. Differential privacy refuses such a network.
+
+    Args:
+        module: the network, or a single BatchNorm layer.
+
+    Returns:
+        The network itself; for a single BatchNorm layer, the new layer.
+
+    Raises:
+        ConfigError: a layer has no running statistics, or `momentum=None`.
+
+    Examples:
+        >>> net = average_batch_norm(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+        >>> [name for name, _ in net.named_parameters()][4:]
+        ['1.mean', '1.variance']
+    """
+    return replace_batch_norm(module, AveragedBatchNorm)
 
 
 def replace_batch_norm(

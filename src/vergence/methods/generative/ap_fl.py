@@ -150,6 +150,11 @@ class GlobalMemory(Method[Memory, Befriended]):
         "friend": "a model made of what others said",
     }
 
+    unfit_for_statistics: ClassVar[str] = (
+        "its generator learns from classifiers in training, and every batch of made-up samples "
+        "would count"
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         ends = {verb: type(self).exposure[verb] for verb in ("tell", "befriend")}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import torch
 from annotated_types import Ge, Gt
@@ -121,6 +121,10 @@ class Taught(Method[Provided, O]):
     radius: Annotated[float, Gt(0)] = 0.05
     classifier_rounds: Annotated[int, Ge(1)] = 20
     knows: Literal["own", "seen", "all"] = "own"
+
+    unfit_for_statistics: ClassVar[str] = (
+        "its network learns from made-up samples, whose means and variances are nobody's"
+    )
 
     @property
     @abstractmethod

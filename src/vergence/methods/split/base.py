@@ -111,6 +111,9 @@ class Cutting(Method[P, H]):
     served: ClassVar[bool] = True
     fixed: ClassVar[bool] = False
     """Whether the clients' layers stay as they were initialised."""
+    unfit_for_statistics: ClassVar[str] = (
+        "the parts of its network compute every batch more than once, and each time would count"
+    )
     trees: ClassVar[Mapping[str, Tree]] = {
         "front": Tree("first layers (front)"),
         "tail": Tree("server's layers (tail)"),

@@ -32,10 +32,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn import functional
 
-from vergence.core.layers.batch_norm import PersonalBatchNorm
+from vergence.core.layers.batch_norm import TrackedBatchNorm
 from vergence.errors import ConfigError, first_line
 
-MIXING = (nn.modules.batchnorm._BatchNorm, PersonalBatchNorm)
+MIXING = (nn.modules.batchnorm._BatchNorm, TrackedBatchNorm)
 FEW = 4
 """Number of samples whose rows are copied at a time."""
 Grads = dict[str, Tensor]
@@ -66,7 +66,7 @@ def refuse(module: nn.Module) -> None:
         if isinstance(layer, MIXING):
             raise ConfigError(
                 f"dp: '{name}' is a {type(layer).__name__}, which mixes the samples of a batch; "
-                "use GroupNorm or LayerNorm, or vergence.freeze_batch_norm(network)"
+                "use vergence.group_norm(network), or vergence.freeze_batch_norm(network)"
             )
 
 
