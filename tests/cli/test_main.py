@@ -269,7 +269,7 @@ def test_a_command_without_its_experiment_names_one():
         ("adapt --data x.csv", "adapt needs FOLDER, run directory of one method"),
         ("new", "new needs NAME, a new folder"),
         ("data import", "data import needs FOLDER, recordings of people"),
-        ("resume", "resume needs FOLDER: `vergence resume --help`"),
+        ("resume", "resume needs FOLDER, the folder of the run"),
         ("live --camera 0", "live needs MODEL, what `vergence export` wrote"),
     ],
 )

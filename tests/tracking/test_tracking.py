@@ -106,7 +106,8 @@ def test_they_grow_with_the_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Board, "follow", looked)
     run(tmp_path, ONE, "run.rounds=3")
-    assert seen == [0, 1, 2, 3, 3]
+    # Three times at the end: after the last round, its evaluation, and the seed.
+    assert seen == [0, 1, 2, 3, 3, 3]
 
 
 @pytest.mark.parametrize("at", [4, 9, 14])

@@ -92,12 +92,6 @@ AMONG_SETTINGS = (
         "single clients have; leave it out, and choose run.rounds beforehand",
     ),
     Incompatibility(
-        "early stopping",
-        "a stock Flower app",
-        "early_stopping: clients agree to a number of rounds beforehand; leave it out, and choose "
-        "run.rounds",
-    ),
-    Incompatibility(
         "secure sums",
         "a robust rule without groups",
         "privacy.aggregation: a robust rule looks at single replies; let it judge the sums of "

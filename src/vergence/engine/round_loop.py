@@ -482,7 +482,7 @@ class RoundLoop:
         if (points := self.plan.points_at(done)) and done < self.plan.rounds:
             people = measured(self.federation, self.plan)
             metrics_at = self.exchange.evaluate(people, server, done, points)
-            self.people = metrics_at["P0"]
+            self.people = metrics_at.get("P0", self.people)
             means |= averages(metrics_at)
         means |= averages(tally.measured)
         self.write_rounds(done, means, self.cost(tally, seconds))
@@ -498,7 +498,7 @@ class RoundLoop:
         if points := self.plan.points_at(done):
             people = measured(self.federation, self.plan)
             metrics_at = self.exchange.evaluate(people, server, done, points)
-            self.people = metrics_at["P0"]
+            self.people = metrics_at.get("P0", self.people)
             means = averages(metrics_at)
             self.write_rounds(done, means, self.folder.cost(self.task.seed, done) or ())
             if VALIDATION in metrics_at:
@@ -593,7 +593,7 @@ class RoundLoop:
         means = averages(metrics_at)
         if not known:
             self.write_rounds(rounds, means, cost)
-        self.people = metrics_at["P0"]
+        self.people = metrics_at.get("P0", self.people)
         self.tell(rounds, means, final=True)
 
     def save(self, done: int, server: object, sha: str | None = None) -> None:

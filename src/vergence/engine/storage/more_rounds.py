@@ -45,8 +45,8 @@ def prepare(path: Path, stamp: Mapping[str, str], keeps_p1: bool) -> None:
             if last is None:
                 raise StateError(
                     f"{path}: seed {seed} has no state of its last round, as of runs with "
-                    "run.checkpoint_every = 0, of older versions, and where somebody was erased; "
-                    "start a new run elsewhere"
+                    "run.checkpoint_every = 0, with a virtual clock (delivery), of older versions, "
+                    "and where somebody was erased; start a new run elsewhere"
                 )
             rows = {}
             for name in {*TABLES, *EVENTS} & last["tables"].keys():

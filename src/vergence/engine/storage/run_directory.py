@@ -197,7 +197,8 @@ class RunDirectory:
             if fingerprint is not None:
                 done = {"fingerprint": fingerprint, "files": files}
                 # The state before `finish` stays, so that the run may have more rounds later.
-                if before and not self.elsewhere:
+                # Messages that are under way would stay as well, each as large as a model.
+                if before.keys() == {"server", "clients"} and not self.elsewhere:
                     done["last"], before = last, {}
                     clients.passed.clear()
                 self.manifest["done"][str(seed)] = done
