@@ -98,7 +98,7 @@ def test_each_setting_runs_or_is_refused_with_a_method_of_each_kind(tmp_path):
         if name != "DP-SGD"
     }
     alone = {name for (method, name), ok in ran.items() if ok and method == "splitfed_u"}
-    assert alone == {"pads", "shares", "cut", "pruning"}
+    assert alone == {"pads", "shares", "cut", "pruning", "early stopping"}
     no = {key for key, ok in ran.items() if not ok and key[0] != "splitfed_u"}
     assert no == {
         ("fedcpf", "pads"),

@@ -47,7 +47,7 @@ SETTINGS: Mapping[str, Table] = {
     "FedAsync": {"delivery": {"name": "fedasync"}},
     "codec": {"wire": {"codec": "int8"}},
     "pruning": {"pruning": {"amount": 0.5}},
-    "early stopping": {"early_stopping": {"patience": 3}},
+    "early stopping": {"early_stopping": {"patience": 3}, "run": {"evaluate_every": 1}},
 }
 """Columns of the matrix: name of a setting -> the tables that it adds to an experiment."""
 # Other tables are dropped: the user's own protections would make every cell a refusal.
