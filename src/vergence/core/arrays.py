@@ -139,6 +139,7 @@ def _refuse_random(dataset: TorchDataset, first: object, who: str) -> None:
 
 
 def _same_numbers(one: object, other: object) -> bool:
+    """Return whether two readings of a data set's item are equal; NaN equals NaN."""
     floats = np.asarray(one).dtype.kind in "fc"
     return np.array_equal(np.asarray(one), np.asarray(other), equal_nan=floats)
 

@@ -84,7 +84,7 @@ class Samples:
         return replace(self, columns=copy_of(self.columns))
 
     def bytes(self) -> int:
-        """Return the size in bytes of the columns, and of the bank rows that the samples use."""
+        """Return the size in bytes of the columns, and of the shared rows that the samples use."""
         total = sum(c.numel() * c.element_size() for c in self.columns.values())
         for bank in self.banks.values():
             rows = self.columns[bank.by].unique().numel()

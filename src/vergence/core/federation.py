@@ -310,7 +310,7 @@ class Federation:
         """Return a federation with one client that has everybody's data, as a data centre would.
 
         Raises:
-            ConfigError: there are more than 100,000 people, whose data are generated on demand.
+            ConfigError: people's data are generated on demand, for more than 100,000 people.
         """
         self.refuse_many("pooling")
         whole = {

@@ -105,7 +105,7 @@ class Piece(WrappedTask):
     """
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return the output of the last stage of the piece."""
+        """Return the output of the last stage that this part of the network has."""
         task, reads = self.task, isinstance(module, Staged) and module.reads & set(module.stages)
         x = batch[SMASHED] if SMASHED in batch else task.inputs(batch)[0]
         return module(x, *(batch[name].float() for name in task.side_inputs if reads))

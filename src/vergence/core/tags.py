@@ -40,7 +40,7 @@ def tag(kind: type) -> str:
 
 
 def field_tags(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield the name of every field of a dataclass, with the field's name in packed states."""
+    """Yield every field of a dataclass: its name in Python, and its name in files and messages."""
     renamed: Mapping[str, str] = vars(kind).get(_FIELDS, {})
     return ((field.name, renamed.get(field.name, field.name)) for field in fields(kind))
 

@@ -32,7 +32,7 @@ class Incompatibility(NamedTuple):
 
     Attributes:
         one: name of a setting, a key of `SETTINGS`.
-        other: name of another setting, or of a property of methods.
+        other: name of another setting; or name of a property that some learning methods have.
         why: the message, in which `{...}` may name attributes of `CheckedSettings`.
     """
 

@@ -87,6 +87,8 @@ class Evaluation:
     def constant(self, client: str, data: Splits) -> dict[str, float]:
         """Score a person's best constant prediction by the task's headline metric.
 
+        `own` calls it on the clients of a deployment, whose server has no samples.
+
         Returns:
             A mapping from `GUESS` and the metric's name to the score; empty if the task has no
             constant prediction.

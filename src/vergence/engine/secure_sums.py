@@ -184,7 +184,8 @@ class SecureSum:
     ) -> PairwiseParams | AdditiveParams:
         """Return the protocol parameters that the server proposes for an attempt at a sum.
 
-        The sum is of `asked` people's replies to a message; `attempt` identifies the attempt.
+        The replies to `message` are summed. `asked` is the number of people that were asked;
+        `attempt` is the number of the attempt.
         """
         threshold = self.policy.threshold
         # With threshold t of n clients, a server that lies learns both secrets of one of them only

@@ -1,4 +1,4 @@
-"""Labs: clients with many people inside, and what follows for the number of clients.
+"""Labs: clients that hold the data of several people each.
 
 Used by `engine.compatibility`, `engine.lab_runner`, `engine.plan`, `engine.protections.user_level`
 and `experiment.schema`.

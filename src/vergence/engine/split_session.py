@@ -176,6 +176,8 @@ class ServerSession:
     def _work(self, ask: object) -> object:
         """Compute with what a client last sent; if that is impossible, exclude the client.
 
+        `_drive` calls it for all that a method's `serve` yields other than requests to clients.
+
         Raises:
             NoReplyCounted: the client is excluded.
         """

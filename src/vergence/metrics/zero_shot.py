@@ -40,6 +40,8 @@ def class_accuracy(
 def harmonic(u: float, s: float) -> float:
     """Return the harmonic mean 2us / (u + s); 0 where both are 0.
 
+    `zero_shot_scores` calls it; the papers' checks recompute printed tables with it.
+
     Examples:
         >>> harmonic(0.5, 0.25)
         0.3333333333333333

@@ -236,7 +236,7 @@ def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
 def count_test_images(run: Run, metric: str) -> int:
     """Return the number of all people's test images.
 
-    It is 0 if the number is unknown, or if the metric is not an accuracy.
+    It is 0 if the number is unknown, or if the metric is not an accuracy. `standings` calls this.
     """
     if "accuracy" not in metric or not (run.folder / "samples.csv").exists():
         return 0

@@ -198,7 +198,7 @@ def _stored_or_decoded(store: Store, frames: _Frames, refused: list[str]) -> Ten
 
 @dataclass(frozen=True, eq=False)
 class _Frames:
-    """The frames of one bank, which are decoded if the cache lacks them."""
+    """The frames that the samples of a recording share; those not in the cache are decoded."""
 
     cuts: Sequence[ClipWindow]
     size: tuple[int, int]

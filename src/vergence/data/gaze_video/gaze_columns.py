@@ -280,6 +280,14 @@ class GazeRows:
         return (self.ticks * own - origin * other) * finer
 
 
+def _events(words: NDArray[np.str_], stated: bool) -> NDArray[np.int8]:
+    """Return the event of each row by its word; unknown events if the table states none."""
+    if not stated:
+        return np.full(len(words), Event.UNKNOWN, np.int8)
+    fixating = np.char.startswith(np.char.lower(words), "fix")
+    return np.where(fixating, Event.FIXATION, Event.SACCADE).astype(np.int8)
+
+
 def read_rows(
     path: Path, columns: GazeColumns, optional: bool = False, kind: str = KIND
 ) -> GazeRows:
@@ -323,19 +331,16 @@ def read_rows(
             f"{path}: row {table.line(row)}: '{by_role['person'][0]}' is empty: whose row is it? "
             "fill it in, or remove the row"
         )
-    event = np.full(len(table), Event.UNKNOWN, np.int8)
-    if by_role.get("event"):
-        fixating = np.char.startswith(np.char.lower(words("event")), "fix")
-        event = np.where(fixating, Event.FIXATION, Event.SACCADE).astype(np.int8)
-    nothing = np.full(len(table), np.nan)
-    fixation = table.floats(by_role["fixation"][0]) if by_role.get("fixation") else nothing
+    event = _events(words("event"), bool(by_role.get("event")))
+    stated = by_role.get("fixation")
+    fixation = table.floats(stated[0]) if stated else np.full(len(table), np.nan)
     media = np.full((len(table), 4), np.nan)
     if by_role.get("media"):
         media = np.stack([table.floats(name) for name in by_role["media"]], 1)
     texts = (person, words("stimulus"), words("trial"))
     if columns.kind == "running mean":
         x, y = _last_of_fixations(x, y, valid, ticks, fixation, *texts)
-    if columns.kind == "fixation" and not by_role.get("fixation"):
+    if columns.kind == "fixation" and not stated:
         fixation = np.arange(len(table), dtype=np.float64)
     times, places = (ticks, scale), (x, y, valid, event, fixation)
     return GazeRows(

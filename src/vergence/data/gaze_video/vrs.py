@@ -171,6 +171,8 @@ class VrsFootage(Footage):
 def on_device_gaze(provider: Any, path: Path) -> CpfGaze:
     """Return the gaze that a Gen2 device computed and stored while recording (stream 373-1).
 
+    `project_gaze` calls this for a recording without a gaze CSV.
+
     Raises:
         DataError: the recording has no such stream.
     """

@@ -120,11 +120,11 @@ class Osie(SplitOptions, Dataset):
         return known if self.viewers is None else self.viewers
 
     def _split(self, known: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Return the numbers of the images in use, ascending, and each part's positions in them.
+        """Return the ids of the images in use, ascending, and each split part's positions in them.
 
-        One permutation of all 700 images decides on the split. So an image for training in a
-        sample, or in a run with fewer images, is never for test in the whole data set. `known` are
-        the images in the data.
+        One permutation of all 700 images decides on the split. So an image that a run with fewer
+        images trains on is never a test image of a run with all images. `known` are the ids of the
+        images in the data.
 
         Raises:
             DataError: there are fewer images than the option `images` asks for.

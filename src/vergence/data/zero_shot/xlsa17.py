@@ -39,8 +39,8 @@ class Xlsa17(OwnerOptions, Dataset):
     """ResNet-101 features of images of seen and unseen classes.
 
     The options are those of `OwnerOptions`. Each feature is scaled so that its values on the images
-    of the list `trainval` (seen classes, for training and validation) span [0, 1], for either kind
-    of teacher. Other images may have values outside [0, 1].
+    of the list `trainval` (seen classes, for training and validation) span [0, 1]. Other images may
+    have values outside [0, 1].
     """
 
     def load(self, root: str | None = None) -> Federation:

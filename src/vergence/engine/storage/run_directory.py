@@ -134,7 +134,10 @@ class RunDirectory:
         return rows[-1][5:] if rows else None
 
     def values(self, seed: int, point: str, metric: str) -> list[float]:
-        """Return the means of a metric at an evaluation point in rounds.csv, oldest first."""
+        """Return a metric's means over people after each round that has one, oldest first.
+
+        They are the rows of rounds.csv for this evaluation point (`P0`: clients' current models).
+        """
         with (self.path / "rounds.csv").open(newline="", encoding="utf-8") as file:
             rows = [
                 row for row in csv.reader(file) if (row[0], *row[2:4]) == (str(seed), point, metric)

@@ -397,7 +397,7 @@ class RayBatch:
         self.done[number] = payload.result()
 
     def _again(self, hand: object, error: Exception) -> None:
-        """Put the groups of an actor that died back into the list of groups to do.
+        """Put an actor's groups of client tasks back into the list of work, as the actor died.
 
         Raises:
             PartialRun: a group was tried as often as allowed, and its actor died each time.

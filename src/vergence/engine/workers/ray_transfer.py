@@ -144,7 +144,7 @@ class SentTask(InspectLoader):
 
 
 def kind(worker: ClientExecutor | None = None) -> dict[str, str]:
-    """Return what decides the last bits of results besides the experiment.
+    """Return versions and hardware on which the exact bits of results depend.
 
     The keys are "vergence", "torch", "processor", and the modules of the user's classes.
     """

@@ -69,7 +69,10 @@ class FeatureModel(Model):
 
     @property
     def sees_motion(self) -> bool:
-        """True if the network or its reference map takes the motion of frames."""
+        """True if the network or its reference map takes the motion of frames.
+
+        `prepare`, ONNX export and streaming read it.
+        """
         return self.motion or self.reference == "motion"
 
     def prepare(self, federation: Federation) -> Federation:
