@@ -162,7 +162,7 @@ def test_losses_one_by_one_have_the_tasks_mean():
 
 
 def test_layers_that_mix_samples_are_refused_with_the_repair():
-    with pytest.raises(ConfigError, match=r"'1' is a BatchNorm2d, .*; use GroupNorm or LayerNorm"):
+    with pytest.raises(ConfigError, match=r"'1' is a BatchNorm2d, .*; use vergence.group_norm"):
         refuse(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
     refuse(nn.Sequential(nn.Linear(2, 2), nn.GroupNorm(1, 2)))
 
