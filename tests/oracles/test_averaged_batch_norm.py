@@ -284,3 +284,18 @@ def test_onnx_predicts_as_torch():
     (found,) = session.run(None, {n: first[n].numpy() for n in ("image", "pose")})
     wanted = Solver(owner).outputs(params, samples.subset(torch.arange(1)))
     assert np.abs(found - wanted.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize("variance", [-1e-9, -3.0])
+def test_a_negative_variance_counts_as_zero(variance):
+    """A malicious client's statistics move the average below zero; no honest client's can."""
+    layer = vg.average_batch_norm(nn.BatchNorm1d(2)).eval()
+    x = torch.tensor([[1.0, -2.0]])
+    layer.variance.data.fill_(0.0)
+    zero = layer(x)
+    layer.variance.data.fill_(variance)
+    assert zero.isfinite().all()
+    assert torch.equal(layer(x), zero)
+    # A batch of one value per channel is normalised by the running statistics in training, too.
+    assert torch.equal(layer.train()(x), zero)
+    assert layer.variance.max() < 0, "evaluation changes no statistics"

@@ -89,6 +89,9 @@ class TrackedBatchNorm(nn.Module):
             batches = self.batches.detach().add_(1)
             share = 1 / float(batches) if self.momentum is None else self.momentum
         mean, variance = self.mean.detach(), self.variance.detach()
+        if not count:
+            # A malicious client's update can make an average negative, whose root is no number.
+            variance = variance.clamp(min=0)
         return functional.batch_norm(
             x, mean, variance, self.weight, self.bias, count, share, self.eps
         )
