@@ -69,7 +69,7 @@ def tried(package: Path, python: str, folder: Path) -> None:
     run(*pip, package, cwd=folder)
     run(inside, "-m", "vergence", "run", "quickstart", "--out", folder / "quickstart", cwd=folder)
     if package.suffix == ".whl":
-        run(*pip, *TEST_TOOLS, cwd=folder)
+        run(*pip, f"{package}[export,hdf5]", *TEST_TOOLS, cwd=folder)
         shutil.copytree(ROOT / "tests", folder / "tests")
         shutil.copy(ROOT / "pyproject.toml", folder)
         run(inside, "-m", "pytest", "-p", "no:cacheprovider", *SMOKE, cwd=folder)
