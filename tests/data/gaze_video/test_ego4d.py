@@ -346,3 +346,88 @@ def test_check_tells_the_papers_clips_and_that_they_cannot_be_met():
     assert line.actual == "official lists: 15,310 train, 5,202 test"
     assert line.expected.startswith("8,140 train, 2,035 test")
     assert "14,596 and 3,439" in line.hint
+
+
+@pytest.mark.parametrize(("axis", "side"), [(0, 1088), (1, 1080)])
+def test_saccades_are_longer_than_40_px_along_either_side(tmp_path, axis, side):
+    """A jump of 39 or 41 px in one direction, and of 30 and 30 px (42.4) in both."""
+    for px, other, saccades in ((39, 0, 0), (41, 0, 3), (30, 30, 3), (28, 28, 0)):
+        places = np.full((20, 2), 0.25)
+        places[10:, axis] += px / side
+        places[10:, 1 - axis] += other / (1088 + 1080 - side)
+        rows = [(i / 100, 1.0, *place) for i, place in enumerate(places)]
+        gaze = ego4d.read_gaze(gaze_csv(tmp_path / "g.csv", rows))
+        assert (gaze.event == Event.SACCADE).sum() == saccades, px
+
+
+def test_events_are_those_of_a_search_through_all_samples():
+    """The sample before is the earliest one within a 30th of a second and a microsecond."""
+    rng = np.random.default_rng(0)
+    t = rng.permutation(np.concatenate([np.arange(200) / 30, rng.uniform(0, 6, 200)]))
+    x, y = rng.uniform(0.4, 0.45, (2, 400))
+    y[::7] = np.nan
+    wanted = []
+    for now, a, b in zip(t, x, y, strict=True):
+        inside = np.flatnonzero((t >= now - 1 / 30 - 1e-6) & (t <= now))
+        first = inside[t[inside].argmin()]
+        far = np.hypot((a - x[first]) * 1088, (b - y[first]) * 1080) > 40
+        wanted.append(Event.SACCADE if far else Event.FIXATION)
+    assert ego4d._events(t, x, y).tolist() == wanted
+    assert 20 < wanted.count(Event.SACCADE) < 380
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        (5, "1.001", "'confidence' is '1.001', not between 0 and 1"),
+        (5, "-0.001", "'confidence' is '-0.001'"),
+        (6, "inf", "'norm_pos_x' is 'inf', not a place"),
+        (7, "-inf", "'norm_pos_y' is '-inf', not a place"),
+        (1, "nan", "'canonical_timestamp_s' is 'nan', not a time in seconds"),
+        (3, "-1", "'world_index' is '-1', not the number of a frame"),
+        (3, "1.5", "'world_index' is '1.5'"),
+        (3, str(2**31), "'world_index' is '2147483648'"),
+    ],
+)
+def test_the_first_cell_that_cannot_be_is_named(tmp_path, column, value, said):
+    path = gaze_csv(tmp_path / "g.csv", [(i / 10, 1.0, 0.5, 0.5) for i in range(5)])
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    names = lines[0]
+    at = names.index(said.split("'")[1])
+    for row in (2, 4):
+        lines[row][at] = value
+    path.write_text("\n".join(map(",".join, lines)) + "\n")
+    with pytest.raises(DataError) as caught:
+        ego4d.read_gaze(path)
+    assert f"{path}: row 3: {said}" in str(caught.value)
+
+
+def test_values_at_the_limits_are_read(tmp_path):
+    """An untracked sample may lie anywhere; the largest number of a frame is 2^31 - 1."""
+    rows = [(0.0, 0.0, "inf", 0.5), (0.1, 0.6, 0.5, 0.5), (0.2, 0.59, 0.5, 0.5), (0.3, 1, 1, 0)]
+    path = gaze_csv(tmp_path / "g.csv", rows)
+    gaze = ego4d.read_gaze(path)
+    assert gaze.valid.tolist() == [False, True, False, True]
+    assert gaze.confidence.tolist() == [0, 0.6, 0.59, 1]
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    at = lines[0].index("world_index")
+    for line, index in zip(lines[1:], ("0.0", "", "2147483647", "7.0"), strict=True):
+        line[at] = index
+    path.write_text("\n".join(map(",".join, lines)) + "\n")
+    assert ego4d.read_gaze(path).source_frame.tolist() == [0, -1, 2**31 - 1, 7]
+
+
+def test_untracked_intervals_hold_their_ends(tmp_path):
+    path = gaze_csv(tmp_path / "g.csv", still(0.1))
+    gaze = ego4d.read_gaze(path, [(0.02, 0.04), (0.07, 0.07), (0.09, 0.08)])
+    assert np.flatnonzero(~gaze.valid).tolist() == [2, 3, 4, 7]
+
+
+def test_clocks_of_untracked_intervals_are_hours_minutes_and_seconds(tmp_path):
+    path = tmp_path / "u.csv"
+    path.write_text(f"{UID},01:02:03,10:00:59,why\n\n{UID}\t00:02:15\t00:00:22\t\n")
+    assert ego4d.read_untracked(path) == {UID: [(3723.0, 36059.0), (135.0, 22.0)]}
+    for line in ("a,00:00:01,00:00:02,1", f"{UID},00:01,00:00:02,1", f"{UID},00:00:01"):
+        path.write_text(f"# video\n{line}\n")
+        with pytest.raises(DataError, match=r"row 2 is not video"):
+            ego4d.read_untracked(path)
