@@ -377,19 +377,19 @@ def test_events_are_those_of_a_search_through_all_samples():
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("value", "said"),
     [
-        (5, "1.001", "'confidence' is '1.001', not between 0 and 1"),
-        (5, "-0.001", "'confidence' is '-0.001'"),
-        (6, "inf", "'norm_pos_x' is 'inf', not a place"),
-        (7, "-inf", "'norm_pos_y' is '-inf', not a place"),
-        (1, "nan", "'canonical_timestamp_s' is 'nan', not a time in seconds"),
-        (3, "-1", "'world_index' is '-1', not the number of a frame"),
-        (3, "1.5", "'world_index' is '1.5'"),
-        (3, str(2**31), "'world_index' is '2147483648'"),
+        ("1.001", "'confidence' is '1.001', not between 0 and 1"),
+        ("-0.001", "'confidence' is '-0.001'"),
+        ("inf", "'norm_pos_x' is 'inf', not a place"),
+        ("-inf", "'norm_pos_y' is '-inf', not a place"),
+        ("nan", "'canonical_timestamp_s' is 'nan', not a time in seconds"),
+        ("-1", "'world_index' is '-1', not the number of a frame"),
+        ("1.5", "'world_index' is '1.5'"),
+        (str(2**31), "'world_index' is '2147483648'"),
     ],
 )
-def test_the_first_cell_that_cannot_be_is_named(tmp_path, column, value, said):
+def test_the_first_cell_that_cannot_be_is_named(tmp_path, value, said):
     path = gaze_csv(tmp_path / "g.csv", [(i / 10, 1.0, 0.5, 0.5) for i in range(5)])
     lines = [line.split(",") for line in path.read_text().splitlines()]
     names = lines[0]
