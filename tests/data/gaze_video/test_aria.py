@@ -207,3 +207,34 @@ def test_vrs_frames_are_upright_like_the_mp4():
     other = np.stack(list(aria.read(folder).footage().frames([0, 5], 88, 88))).astype(float)
     assert np.abs(mine - other).mean() < 4
     assert np.abs(np.rot90(mine, 1, (1, 2)) - other).mean() > 20
+
+
+def test_a_place_of_which_one_side_is_missing_is_untracked(tmp_path):
+    """Where one of x and y is no number, neither the offset nor the confidence counts."""
+    rows = [(0, 500, 0, 1.5, 0.5, 0.25), (1, 50500, 0, 9, "", 0.5), (2, 100500, 0, 9, 0.5, "")]
+    gaze, times = aria.read_gaze_2d(write_csv(tmp_path / "gaze_2d.csv", HEADER, rows))
+    assert gaze.confidence.tolist() == [1, 0, 0]
+    assert gaze.dt_ms.tolist() == [1.5, 0, 0]
+    assert gaze.source_frame.tolist() == [0, 1, 2]
+    assert gaze.event.tolist() == [Event.UNKNOWN, Event.UNTRACKED, Event.UNTRACKED]
+    assert times == pytest.approx([0, 0.05, 0.1])
+    assert gaze.t_s == pytest.approx(times)
+
+
+@pytest.mark.parametrize("frames", [[1, 2], [0, 2], [0, 0], [1, 0]])
+def test_frames_are_numbered_from_0(tmp_path, frames):
+    rows = [(frame, 9 * i, 0, 0, 0.5, 0.5) for i, frame in enumerate(frames)]
+    path = write_csv(tmp_path / "gaze_2d.csv", HEADER, rows)
+    with pytest.raises(DataError, match="frames are not numbered 0 to 1"):
+        aria.read_gaze_2d(path)
+
+
+def test_gaze_of_the_wearers_own_calibration_comes_first(tmp_path):
+    assert aria.mps_file(tmp_path) is None
+    names = aria.MPS_NAMES
+    for i, name in reversed([*enumerate(names)]):
+        for folder in ("b", "a"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / name).touch()
+        assert aria.mps_file(tmp_path) == tmp_path / "a" / names[i]
+    assert names[:2] == ("personalized_eye_gaze.csv", "general_eye_gaze.csv")

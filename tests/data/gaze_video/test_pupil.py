@@ -224,3 +224,143 @@ def test_pupil_as_a_federation(tmp_path):
     assert all(c.ok for c in pupil.check(tmp_path))
     with pytest.raises(DataError, match="not packaged"):
         Pupil().load()
+
+
+def cloud(folder, rows, more="", matrix=((890, 0, 800), (0, 890, 600), (0, 0, 1))):
+    """An export of Cloud whose first frame is at 10^18 + 500 ns."""
+    import json
+
+    header = f"timestamp [ns],gaze x [px],gaze y [px]{more}"
+    write_csv(folder / "gaze.csv", header, [(10**18 + row[0], *row[1:]) for row in rows])
+    stamps = [(10**18 + 500,), (10**18 + 50_000_500,)]
+    write_csv(folder / "world_timestamps.csv", "timestamp [ns]", stamps)
+    (folder / "scene_camera.json").write_text(json.dumps({"camera_matrix": matrix}))
+    return folder
+
+
+def test_cloud_gaze_of_neon_to_the_last_digit(tmp_path):
+    rows = [(100_000_500, 400, 900), (500, 1600, 0), (50_000_600, 800, 600)]
+    (recording,) = pupil.read(cloud(tmp_path, rows))
+    gaze = recording.gaze
+    assert gaze.t_s == pytest.approx([0, 0.0500001, 0.1], abs=1e-12)
+    assert gaze.x.tolist() == [1, 0.5, 0.25]
+    assert gaze.y.tolist() == [0, 0.5, 0.75]
+    assert (gaze.event == Event.UNKNOWN).all()
+    assert recording.frame_times_s == pytest.approx([0, 0.05], abs=1e-12)
+    assert recording.fov_deg == pytest.approx(2 * np.degrees(np.arctan(800 / 890)))
+
+
+def test_cloud_samples_in_blinks_or_off_the_head_are_untracked(tmp_path):
+    more = ",worn,fixation id,blink id"
+    rows = [
+        (500, 8, 6, 1, 3, ""),
+        (600, 8, 6, 1, "", ""),
+        (700, 8, 6, 1, "", 2),
+        (800, 8, 6, 0, 4, ""),
+    ]
+    gaze = pupil.read(cloud(tmp_path, rows, more))[0].gaze
+    lost = Event.UNTRACKED
+    assert gaze.event.tolist() == [Event.FIXATION, Event.SACCADE, lost, lost]
+    rows = [(*row[:3], "", *row[4:]) for row in rows]
+    gaze = pupil.read(cloud(tmp_path, rows, more))[0].gaze
+    assert gaze.valid.tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("middle", "size"),
+    [
+        ((544, 540), (1088, 1080)),
+        ((800, 600), (1600, 1200)),
+        # Equally far from both middles is 330 px across and down from 544, 540.
+        ((544 + 157, 540), (1088, 1080)),
+        ((544 + 159, 540), (1600, 1200)),
+        ((544, 540 + 61), (1088, 1080)),
+    ],
+)
+def test_the_scene_camera_is_told_by_its_middle(tmp_path, middle, size):
+    path = tmp_path / "scene_camera.json"
+    path.write_text(f'{{"camera_matrix": [[700, 0, {middle[0]}], [0, 1, {middle[1]}], [0, 0, 1]]}}')
+    found, degrees = pupil._scene_camera(path)
+    assert found == size
+    assert degrees == pytest.approx(2 * np.degrees(np.arctan(size[0] / 1400)))
+
+
+def test_files_of_cloud_that_are_refused(tmp_path):
+    folder = cloud(tmp_path, [(500, 8, 6)], matrix=((1, 0), (0, 1)))
+    with pytest.raises(DataError, match="has no 3 x 3 camera_matrix"):
+        pupil.read(folder)
+    write_csv(folder / "world_timestamps.csv", "timestamp [ns]", [])
+    with pytest.raises(DataError, match=r"world_timestamps\.csv holds no frame times"):
+        pupil.read(folder)
+
+
+def test_intervals_hold_their_ends_and_may_overlap():
+    """The long interval 0 to 9 holds what lies behind the short one within it."""
+    t = np.array([-1, 0, 3, 5, 9, 9.5, 10, 11, 12.0])
+    start, end = np.array([10, 0, 2.0]), np.array([11, 9, 4.0])
+    wanted = [any(a <= now <= b for a, b in zip(start, end, strict=True)) for now in t]
+    assert pupil._inside_intervals(t, start, end).tolist() == wanted
+    found = pupil.label_fixations(t, start, end)
+    assert found.tolist() == [Event.FIXATION if w else Event.SACCADE for w in wanted]
+    assert not pupil._inside_intervals(t, start[:0], end[:0]).any()
+
+
+def test_player_fixations_last_milliseconds(tmp_path):
+    """Starts count on the clock of gaze; 200 ms from 50.1 s hold 50.1, 50.2 and 50.3 s."""
+    rows = [(50 + i / 10, 900 + i, 0.6, 0.25, 0.75) for i in range(6)]
+    folder = player(tmp_path, rows)
+    write_csv(folder / "fixations.csv", "id,start_timestamp,duration", [(1, 50.1, 200.001)])
+    (recording,) = pupil.read(folder)
+    fixating = [False, True, True, True, False, False]
+    events = [Event.FIXATION if f else Event.SACCADE for f in fixating]
+    assert recording.gaze.event.tolist() == events
+    assert recording.gaze.confidence.tolist() == [0.6] * 6
+    assert recording.frame_times_s == pytest.approx(np.arange(20) / 10)
+
+
+def test_neon_of_two_parts_and_what_is_refused(tmp_path):
+    """Ten samples 10 ms apart; part 2 of the video begins at 50 ms, a blink lasts 20 to 30 ms."""
+    folder = tmp_path / "neon"
+    folder.mkdir()
+    (folder / "info.json").write_text('{"data_format_version": "2.3"}')
+    ns = 10**18 + np.arange(10, dtype="<i8") * 10_000_000
+    xy = np.zeros(10, [("x", "<f4"), ("y", "<f4")])
+    xy["x"], xy["y"] = np.arange(10) * 100, 300
+    (folder / "gaze.dtype").write_text("[('x', 'float32'), ('y', 'float32')]")
+    for part, rows in ((1, slice(0, 4)), (2, slice(4, 10))):
+        (folder / f"gaze ps{part}.raw").write_bytes(xy[rows].tobytes())
+        (folder / f"gaze ps{part}.time").write_bytes(ns[rows].tobytes())
+        worn = np.full(10, 255, np.uint8)
+        worn[7] = 0
+        (folder / f"worn ps{part}.raw").write_bytes(worn[rows].tobytes())
+    spans = [("start_timestamp_ns", "int64"), ("end_timestamp_ns", "int64")]
+    (folder / "blinks.dtype").write_text(str(spans))
+    (folder / "blinks ps1.raw").write_bytes(ns[[2, 3]].tobytes())
+    (folder / "blinks ps1.time").write_bytes(ns[:1].tobytes())
+    (folder / "fixations.dtype").write_text(str([("event_type", "int32"), *spans]))
+    eyes = np.zeros(2, np.dtype([("e", "<i4"), ("s", "<i8"), ("t", "<i8")]))
+    eyes["e"], eyes["s"], eyes["t"] = [0, 1], [ns[0], ns[5]], [ns[1], ns[6]]
+    (folder / "fixations ps1.raw").write_bytes(eyes.tobytes())
+    (folder / "fixations ps1.time").write_bytes(ns[:2].tobytes())
+    for part, first in ((1, ns[1]), (2, ns[5])):
+        frames = first + np.arange(3, dtype="<i8") * 20_000_000
+        (folder / f"Neon Scene Camera v1 ps{part}.time").write_bytes(frames.tobytes())
+    one, two = pupil.read(folder)
+    assert (one.id, two.id) == ("neon/ps1", "neon/ps2")
+    assert (one.start_s, two.start_s) == (0, pytest.approx(0.04))
+    assert one.session == two.session == "neon"
+    assert one.gaze.t_s == pytest.approx(np.arange(-1, 9) / 100)
+    assert two.gaze.t_s == pytest.approx(np.arange(-5, 5) / 100)
+    assert two.frame_times_s == pytest.approx([0, 0.02, 0.04])
+    lost, sure, jump = Event.UNTRACKED, Event.FIXATION, Event.SACCADE
+    assert one.gaze.event.tolist() == [
+        *(jump, jump, lost, lost, jump, sure, sure, lost, jump, jump)
+    ]
+    assert one.gaze.x[9] == pytest.approx(900 / 1600)
+    assert one.gaze.y[9] == pytest.approx(300 / 1200)
+    (folder / "worn ps2.raw").write_bytes(bytes(5))
+    with pytest.raises(DataError, match="9 worn flags for 10 gaze samples"):
+        pupil.read(folder)
+    (folder / "gaze ps2.time").write_bytes(ns[4:9].tobytes())
+    with pytest.raises(DataError, match=r"gaze ps2: 6 records in \.raw, 5 in \.time"):
+        pupil.read(folder)
