@@ -377,8 +377,15 @@ def test_several_methods_are_trained_one_after_the_other():
         trained(method=[vg.methods.FedAvg(), vg.methods.FedPer()])
 
 
-@pytest.mark.parametrize("parts", [["train"], ["train", "test"], ["x", "y"]])
-def test_data_sets_in_place_of_columns_are_refused_at_once(parts):
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (["train"], "nobody has test samples"),
+        (["val", "test"], "has the parts 'val' and 'test': give 'train'"),
+        (["x", "y"], "give one data set, which is split, or parts"),
+    ],
+)
+def test_data_sets_in_place_of_columns_are_refused_at_once(parts, message):
     """One without a last item would be read for ever, as a list that never ends."""
 
     class Endless(torch.utils.data.Dataset):
@@ -389,5 +396,5 @@ def test_data_sets_in_place_of_columns_are_refused_at_once(parts):
             return torch.ones(4) * at, torch.tensor(at % 4)
 
     person = dict.fromkeys(parts, Endless())
-    with pytest.raises(vg.DataError, match="give one data set, which is split, or all three parts"):
+    with pytest.raises(vg.DataError, match=message):
         vg.Federation.from_datasets({"a": person, "b": person})

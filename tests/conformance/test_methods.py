@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.engine import toys
 from tests.engine.toys import CHAIN, mostly_slow
 from tests.engine.turns import watch_turns
 from vergence.core.aggregation import add_up
@@ -434,3 +435,18 @@ def test_bad_replies_are_quarantined_as_if_silent(method, tmp_path, monkeypatch)
     for client in ("p00", "p02", "p03"):
         assert equal_states(bad.clients.get(client), quiet.clients.get(client))
     assert "quarantined: finite" in (folder.path / "turns.csv").read_text()
+
+
+def test_somebody_without_test_samples_trains_and_is_not_measured(method, tmp_path):
+    """Without validation samples, too, where the method chooses nothing on them."""
+    people = People(people=4).load()
+    client, own = next(iter(people.people.items()))
+    none = torch.empty(0, dtype=torch.int64)
+    val = own.val if method.uses_validation else own.val.subset(none)
+    own = replace(own, val=val, test=own.test.subset(none))
+    less = replace(people, people={**people.people, client: own})
+    folder, outcome = run(method, tmp_path / "less", less)
+    _, whole = run(method, tmp_path / "whole", people)
+    assert outcome.fingerprint == whole.fingerprint
+    measured = {row["person"] for row in toys.table(folder.path, "people.csv")}
+    assert measured == set(people.clients) - {client}

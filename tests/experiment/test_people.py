@@ -338,3 +338,130 @@ def test_rows_are_split_as_the_made_up_people_are():
         a, b = count * 6 // 10, count * 8 // 10
         assert torch.cat([train, val, test]).tolist() == list(range(count))
         assert (len(train), len(val)) == (a, b - a)
+
+
+def classes(count, *names):
+    """So many rows of each of these classes, one class after the other."""
+    y = np.repeat(names, count)
+    return {"x": np.arange(2.0 * len(y)).reshape(-1, 2), "y": y}
+
+
+def test_somebody_may_have_no_test_or_validation_samples():
+    """The columns of a part that is not there have no rows, and the others' types."""
+    whole = {"train": rows(4), "val": rows(3), "test": rows(1)}
+    made = vg.Federation.from_arrays(
+        {
+            "a": whole,
+            "b": {"train": rows(1)},
+            "c": {"train": rows(4), "test": rows(2)},
+            "d": {"val": rows(2), "train": rows(5)},
+        }
+    )
+    sizes = {p: [len(part) for part in vars(s).values()] for p, s in made.people.items()}
+    assert sizes == {"a": [4, 3, 1], "b": [1, 0, 0], "c": [4, 0, 2], "d": [5, 2, 0]}
+    assert made.people["b"].test.shapes() == made.people["a"].test.shapes()
+    assert list(made.scored_people) == ["a", "c"]
+    assert made.about["split"] == "as given; 2 of 4 people train only, without test samples"
+
+
+@pytest.mark.parametrize(
+    ("people", "message"),
+    [
+        ({"a": {"train": rows()}, "b": {"train": rows(), "val": rows(2)}}, "nobody has test"),
+        ({"a": {"val": rows(), "test": rows(2)}}, "parts 'val' and 'test': give 'train'"),
+        ({"a": {"train": rows(), "tset": rows(2)}}, "parts 'train' and 'tset': give 'train'"),
+        ({"a": {"train": rows(), "test": {"x": [], "y": []}}}, r"without samples: a \(test\)"),
+    ],
+)
+def test_parts_that_do_not_do(people, message):
+    with pytest.raises(vg.DataError, match=message):
+        vg.Federation.from_arrays(people)
+
+
+def test_every_part_has_alike_shares_of_the_classes():
+    """Of 10 : 20 rows of two classes that come sorted, every part has 1 : 2."""
+    given = {"a": classes(10, 0, 1, 1), "b": classes(20, 3, 4)}
+    made = vg.Federation.from_arrays(given, stratify="y")
+    counts = {p: [c["y"].bincount().tolist() for c in parts(made, p).values()] for p in given}
+    assert counts["a"] == [[6, 12], [2, 4], [2, 4]]
+    assert counts["b"] == [[0, 0, 0, 12, 12], [0, 0, 0, 4, 4], [0, 0, 0, 4, 4]]
+    rows_of_a = torch.cat([part["x"][:, 0] for part in parts(made, "a").values()])
+    assert sorted(rows_of_a.tolist()) == [2.0 * n for n in range(30)], "everything is there once"
+    assert made.about["split"] == "60/20/20 with alike shares of 'y', at random with seed 0"
+    other = vg.Federation.from_arrays(given, stratify="y", shuffle=1)
+    drawn = [parts(f, "a")["test"]["x"][:, 0].tolist() for f in (made, other)]
+    assert drawn[0] != drawn[1]
+    # Somebody else's rows change nothing, and a class with one row is learned.
+    alone = vg.Federation.from_arrays({"b": given["b"]}, stratify="y")
+    assert torch.equal(parts(alone, "b")["val"]["x"], parts(made, "b")["val"]["x"])
+    rare = {"x": np.zeros((11, 1)), "y": [0] * 10 + [7]}
+    assert 7 in parts(vg.Federation.from_arrays({"a": rare}, stratify="y"), "a")["train"]["y"]
+
+
+@pytest.mark.parametrize("stratify", ["z", "x"])
+def test_classes_to_stratify_by_are_whole_numbers(stratify):
+    with pytest.raises(vg.DataError, match=rf"stratify='{stratify}' must be .* 'a' has x \(.*y \("):
+        vg.Federation.from_arrays({"a": rows()}, stratify=stratify)
+    with pytest.raises(vg.ConfigError, match="come in parts"):
+        vg.Federation.from_arrays({"a": {"train": rows(), "test": rows()}}, stratify="y")
+
+
+def test_people_with_few_samples_are_left_out_and_named():
+    people = {"a": rows(10), "b": rows(9), "c": rows(11), "d": rows(1)}
+    made = vg.Federation.from_arrays(people, min_samples=10)
+    assert made.clients == ("a", "c")
+    assert made.about["split"].endswith("order given; left out, with fewer than 10 samples: b, d")
+    parted = {p: {"train": own, "test": rows(3)} for p, own in people.items()}
+    assert vg.Federation.from_arrays(parted, min_samples=10).clients == ("a", "c")
+    with pytest.raises(vg.DataError, match="nobody has min_samples=12 samples; most are 11"):
+        vg.Federation.from_arrays(people, min_samples=12)
+
+
+class Counted(Dataset):
+    """Rows of one person, of which every reading is counted."""
+
+    def __init__(self, number, count=10):
+        self.number, self.count, self.read = number, count, 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, at):
+        self.read += 1
+        return np.float32([self.number, at]), at % 2
+
+
+def test_data_sets_can_be_read_anew_for_each_use():
+    people = {name: Counted(number) for number, name in enumerate("ab")}
+    options = {"stratify": "y", "shuffle": 3}
+    made = vg.Federation.from_datasets(people, lazy=True, **options)
+    now = vg.Federation.from_datasets({n: Counted(i) for i, n in enumerate("ab")}, **options)
+    assert made.clients == now.clients == ("a", "b")
+    for person in now.clients:
+        before = people[person].read
+        read, wanted = parts(made, person), parts(now, person)
+        assert people[person].read >= before + 10
+        for part, columns in wanted.items():
+            assert {n: c.tolist() for n, c in columns.items()} == {
+                n: c.tolist() for n, c in read[part].items()
+            }
+    assert made.about == now.about
+    assert "made on demand" in repr(made)
+    few = made.only(["b"])
+    assert few.clients == ("b",)
+    assert torch.equal(parts(few, "b")["test"]["x"], parts(now, "b")["test"]["x"])
+    with pytest.raises(KeyError):
+        made.people["c"]
+    changed = vg.Federation.from_datasets({"a": Counted(0), "b": Counted(7)}, lazy=True)
+    same = vg.Federation.from_datasets({"a": Counted(0), "b": Counted(1)}, lazy=True)
+    assert len({each.recipe for each in (made, changed, same)}) == 3
+
+
+def test_a_data_set_that_is_read_later_is_checked_at_once():
+    people = {"a": TensorDataset(torch.zeros(9, 2), torch.zeros(9)), "b": Counted(0)}
+    with pytest.raises(vg.DataError, match="'b': 'y'"):
+        vg.Federation.from_datasets(people, lazy=True)
+    with pytest.raises(vg.ConfigError, match="min_samples"):
+        vg.Federation.from_datasets({"a": Counted(0)}, lazy=True, min_samples=3)
+    with pytest.raises(vg.DataError, match="at least one person"):
+        vg.Federation.from_datasets({}, lazy=True)

@@ -390,14 +390,18 @@ class FinishedRun:
 
     def __repr__(self) -> str:
         lines = self.summary.to_string(float_format="{:.4g}".format)
-        title = f"Run {self.label}: {plural(len(self.people), 'person')}, in {self.folder}"
+        title = f"Run {self.label}: {self._people_text()}, in {self.folder}"
         return "\n".join([title, lines, *self._note_lines()])
 
     def _repr_html_(self) -> str:
-        title = html.escape(f"{self.label}: {plural(len(self.people), 'person')}")
+        title = html.escape(f"{self.label}: {self._people_text()}")
         table = self.summary.to_html(float_format="{:.4g}".format)
         notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._note_lines())
         return f"<p><b>{title}</b></p>{table}{notes}"
+
+    def _people_text(self) -> str:
+        count, trained = len(self.people), self.record.results.get("clients", 0)
+        return plural(count, "person") + (f" measured of {trained}" if trained > count else "")
 
     def _note_lines(self) -> list[str]:
         """Return the lines on divergence and spent privacy that the command line also prints."""

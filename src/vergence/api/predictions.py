@@ -36,9 +36,8 @@ def predictions(trained: TrainedRun) -> DataFrame:
     import pandas as pd
 
     frames = []
-    for person in trained.ready.clients:
-        samples = trained.ready.people[person].test
-        samples = trained.with_personal_prior(samples, person)
+    for person, splits in trained.ready.scored_people.items():
+        samples = trained.with_personal_prior(splits.test, person)
         outputs = trained.outputs(trained.model(person), samples)
         if not isinstance(outputs, Tensor) or outputs.dim() > 2:
             raise ConfigError(

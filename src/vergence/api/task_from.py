@@ -317,11 +317,15 @@ class FunctionTask(Task):
             {"best constant": person -> metric -> value}. The result is empty if there is no such
             constant: the output is large, or the loss has no finite value for a constant.
         """
-        people = federation.people
+        trains = (splits.train for splits in federation.people.values())
         try:
-            constant = self.best_constant([splits.train for splits in people.values()])
-            tests = {person: splits.test for person, splits in people.items()}
-            rows = {p: self.metrics(_repeated(constant, len(s)), s) for p, s in tests.items()}
+            # Only the targets stay: everybody's inputs may not fit into memory.
+            targets = ({self.target: self._column(s.columns, self.target)} for s in trains)
+            constant = self.best_constant([next(trains), *map(Samples, targets)])
+            rows = {
+                person: self.metrics(_repeated(constant, len(splits.test)), splits.test)
+                for person, splits in federation.scored_people.items()
+            }
         # The user's functions are made for a network's outputs, and may fail on a constant.
         except Exception:
             return {}

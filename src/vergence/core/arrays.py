@@ -57,7 +57,7 @@ def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
     if any(isinstance(value, TorchDataset) for value in samples.values()):
         raise DataError(
             f"{who} has data sets under {', '.join(map(repr, keys))}: give one data set, which is "
-            "split, or all three parts, {'train': ..., 'val': ..., 'test': ...}"
+            "split, or parts, {'train': ..., 'val': ..., 'test': ...}"
         )
     columns = {name: _tensor(samples[key], f"{who}: {name!r}") for name, key in keys.items()}
     rows = {name: len(column) for name, column in columns.items()}
@@ -318,7 +318,10 @@ def check_shares(shares: Sequence[float]) -> None:
 
 
 def split_rows(
-    counts: Mapping[str, int], shares: Sequence[float] = SHARES, shuffle: int | None = None
+    counts: Mapping[str, int],
+    shares: Sequence[float] = SHARES,
+    shuffle: int | None = None,
+    classes: Mapping[str, Tensor] | None = None,
 ) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     """Return the sample numbers of each person's training, validation and test part.
 
@@ -327,6 +330,8 @@ def split_rows(
         shares: fractions of the samples for the three parts.
         shuffle: a seed: the samples of each part are chosen at random. None: the first samples
             are for training, the next for validation, the last for test.
+        classes: each person's class numbers `[samples]`: every part then has about the same shares
+            of them, and samples are chosen at random, with seed 0 by default.
 
     Raises:
         ConfigError: the shares are not three positive numbers with sum 1.
@@ -352,12 +357,22 @@ def split_rows(
     for who, (a, b) in ends.items():
         order = np.arange(counts[who])
         # With a stream per person, leaving somebody out changes nobody else's split.
-        if shuffle is not None:
-            order = RandomStream("split", shuffle, who).numpy().permutation(counts[who])
+        if shuffle is not None or classes is not None:
+            order = RandomStream("split", shuffle or 0, who).numpy().permutation(counts[who])
+        if classes is not None:
+            order = order[np.argsort(_places(classes[who].numpy()[order]), kind="stable")]
         # A shuffle decides which part a sample is in; within a part the samples keep their order.
         train, val, test = (torch.from_numpy(np.sort(part)) for part in np.split(order, [a, b]))
         parts_of[who] = (train, val, test)
     return parts_of
+
+
+def _places(classes: np.ndarray) -> np.ndarray:
+    """Return each sample's place within its class, between 0 and 1: 0.25 and 0.75 of two."""
+    places = np.empty(len(classes))
+    for name, count in zip(*np.unique(classes, return_counts=True), strict=True):
+        places[classes == name] = (np.arange(count) + 0.5) / count
+    return places
 
 
 def split_people(
@@ -366,23 +381,27 @@ def split_people(
     shares: Sequence[float] = SHARES,
     shuffle: int | None = None,
     missing: Collection[str] = (),
+    stratify: str = "",
+    min_samples: int = 0,
 ) -> tuple[dict[str, dict[str, Columns]], str]:
     """Split each person's samples into the parts "train", "val" and "test".
 
     Args:
-        people: each person's samples (see `columns_of`), or each person's three parts by name,
-            which are not split again.
+        people: each person's samples (see `columns_of`), or each person's parts by name, which
+            are not split again; "val" and "test" may be left out.
         names: names for columns that have none.
         shares: fractions of the samples for the three parts.
         shuffle: a seed for a random split; None: the parts follow the order of the samples.
         missing: names of the columns in which NaN means that nothing was recorded.
+        stratify: a column of class numbers, of which every part has about the same shares.
+        min_samples: people with fewer samples, or training samples, are left out.
 
     Returns:
         The columns by person and part, and one line of text that describes the split.
 
     Raises:
         DataError: as in `columns_of`, `check_numbers`, `check_alike` and `split_rows`; also if
-            only some people's samples are given in parts.
+            only some people's samples are given in parts, or nobody has test samples.
         ConfigError: the shares are not three positive numbers with sum 1.
     """
     if not isinstance(people, Mapping) or not people:
@@ -392,26 +411,93 @@ def split_people(
             f"person; got {got}"
         )
     samples = {who: people[person] for who, person in as_text(people, "people").items()}
-    parted = [
-        p for p, data in samples.items() if isinstance(data, Mapping) and set(data) == set(PARTS)
-    ]
+    parted = [person for person, data in samples.items() if _are_parts(data, person)]
     if not parted:
         whole = {p: _checked(data, f"person {p!r}", names, missing) for p, data in samples.items()}
         refuse_empty({person: rows_in(columns) for person, columns in whole.items()})
         check_alike(whole)
-        return _split(whole, shares, shuffle)
+        whole, left_out = _with_enough(whole, whole, min_samples)
+        parts, how = _split(whole, shares, shuffle, stratify)
+        return parts, how + left_out
     if rest := [p for p in samples if p not in parted]:
         raise DataError(
             f"person {parted[0]!r} comes in parts (train, val, test), person {rest[0]!r} does not: "
             "give all of them in parts, or none"
         )
+    if stratify:
+        raise ConfigError("stratify is for people whose samples are split; they come in parts")
     parts = {
-        p: {part: _checked(data[part], f"person {p!r}, {part}", names, missing) for part in PARTS}
+        p: {part: _checked(data[part], f"person {p!r}, {part}", names, missing) for part in data}
         for p, data in samples.items()
     }
-    refuse_empty({f"{p} ({part})": rows_in(parts[p][part]) for p in parts for part in PARTS})
-    check_alike({f"{p}, {part}": parts[p][part] for p in parts for part in PARTS})
-    return parts, "as given"
+    return _all_parts(parts, min_samples)
+
+
+def _all_parts(
+    people: Mapping[str, dict[str, Columns]], min_samples: int
+) -> tuple[dict[str, dict[str, Columns]], str]:
+    """Return people's samples with all parts, those that were left out without rows.
+
+    Raises:
+        DataError: a part has no samples, people differ in their columns, nobody has enough
+            training samples, or nobody has test samples.
+    """
+    every = {(p, part): columns for p, own in people.items() for part, columns in own.items()}
+    refuse_empty({f"{p} ({part})": rows_in(columns) for (p, part), columns in every.items()})
+    check_alike({f"{p}, {part}": columns for (p, part), columns in every.items()})
+    parts, left_out = _with_enough(
+        people, {p: own["train"] for p, own in people.items()}, min_samples
+    )
+    untested = [p for p, own in parts.items() if "test" not in own]
+    if len(untested) == len(parts):
+        raise DataError(
+            "nobody has test samples, so that nothing could be measured: give some people a 'test' "
+            "part"
+        )
+    for own in parts.values():
+        none = {name: column[:0] for name, column in own["train"].items()}
+        own |= {part: none for part in PARTS if part not in own}
+    how = "as given"
+    if untested:
+        how += f"; {len(untested)} of {len(parts)} people train only, without test samples"
+    return parts, how + left_out
+
+
+def _with_enough(
+    people: Mapping[str, T], columns: Mapping[str, Columns], min_samples: int
+) -> tuple[dict[str, T], str]:
+    """Return the people with enough samples, and a text that names the others.
+
+    Raises:
+        DataError: nobody has enough samples.
+    """
+    few = [person for person, own in columns.items() if rows_in(own) < min_samples]
+    if len(few) == len(people):
+        most = max(rows_in(own) for own in columns.values())
+        raise DataError(f"nobody has min_samples={min_samples} samples; most are {most}")
+    names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+    text = f"; left out, with fewer than {min_samples} samples: {names}" if few else ""
+    return {person: own for person, own in people.items() if person not in few}, text
+
+
+def _are_parts(data: object, person: str) -> bool:
+    """Return whether a person's samples come in parts.
+
+    Raises:
+        DataError: they do, and a part has another name, or nothing is for training.
+    """
+    if not isinstance(data, Mapping) or not set(PARTS) & set(data):
+        return False
+    if set(data) <= set(PARTS) and "train" in data:
+        return True
+    # A column may be called `test`, too; it then holds numbers.
+    if not any(isinstance(part, Mapping | TorchDataset | tuple) for part in data.values()):
+        return False
+    names = " and ".join(map(repr, data))
+    raise DataError(
+        f"person {person!r} has the parts {names}: give 'train', and 'val' and 'test' if there "
+        "are samples for them"
+    )
 
 
 def refuse_empty(counts: Mapping[str, int]) -> None:
@@ -432,10 +518,24 @@ def _checked(samples: object, who: str, names: Sequence[str], missing: Collectio
 
 
 def _split(
-    whole: Mapping[str, Columns], shares: Sequence[float], shuffle: int | None
+    whole: Mapping[str, Columns], shares: Sequence[float], shuffle: int | None, stratify: str
 ) -> tuple[dict[str, dict[str, Columns]], str]:
-    rows = split_rows({p: rows_in(c) for p, c in whole.items()}, shares, shuffle)
-    how = "in the order given" if shuffle is None else f"at random with seed {shuffle}"
+    how, classes = (
+        "in the order given" if shuffle is None else f"at random with seed {shuffle}",
+        None,
+    )
+    if stratify:
+        person, columns = next(iter(whole.items()))
+        column = columns.get(stratify)
+        if column is None or column.ndim != 1 or column.is_floating_point():
+            got = ", ".join(f"{n} ({c.dtype} {list(c.shape[1:])})" for n, c in columns.items())
+            raise DataError(
+                f"stratify={stratify!r} must be a column with a class number (an integer) for each "
+                f"sample; person {person!r} has {got}"
+            )
+        how = f"with alike shares of {stratify!r}, at random with seed {shuffle or 0}"
+        classes = {person: columns[stratify] for person, columns in whole.items()}
+    rows = split_rows({p: rows_in(c) for p, c in whole.items()}, shares, shuffle, classes)
     parts_of = {
         person: {
             part: {name: column[at] for name, column in whole[person].items()}

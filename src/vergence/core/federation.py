@@ -17,6 +17,7 @@ from vergence.core import arrays
 from vergence.core.data import Samples, Splits
 from vergence.core.identifiers import check_ids
 from vergence.core.options import NamedOptions
+from vergence.core.serialization import digest, pack
 from vergence.errors import ConfigError
 
 POOLED = "everyone"
@@ -92,14 +93,17 @@ class Population(Mapping[str, Splits]):
     """People whose data are generated each time they are used, with the same result.
 
     Args:
-        count: number of people; their ids are `NumberedIds`.
+        people: the number of people, whose ids are then `NumberedIds`, or their ids.
         make: function from a person's number, counted from 0, to the person's splits.
         recipe: text of everything on which the people's data depend (options, a seed); its digest
             is used in place of a digest of the data.
     """
 
-    def __init__(self, count: int, make: Callable[[int], Splits], recipe: str) -> None:
-        self.ids, self.recipe = NumberedIds(range(count)), recipe
+    def __init__(
+        self, people: int | Sequence[str], make: Callable[[int], Splits], recipe: str
+    ) -> None:
+        self.ids = NumberedIds(range(people)) if isinstance(people, int) else tuple(people)
+        self.recipe = recipe
         self._make = make
         self._last: tuple[str, Splits] | None = None
 
@@ -108,10 +112,9 @@ class Population(Mapping[str, Splits]):
         last = self._last
         if last is not None and last[0] == client:
             return last[1]
-        number = self.ids.number(client)
-        if number is None:
+        if client not in self.ids:
             raise KeyError(client)
-        made = self._make(number)
+        made = self._make(self.ids.index(client))
         self._last = client, made
         return made
 
@@ -169,8 +172,9 @@ class Federation:
     missing: frozenset[str] = MISSING
 
     def __post_init__(self) -> None:
-        if not isinstance(self.people, Population):
-            check_ids(self.people, f"data set '{self.name}'")
+        # The ids of so many people are not looked at one by one: they are numbers.
+        if not isinstance(self.clients, NumberedIds):
+            check_ids(self.clients, f"data set '{self.name}'")
 
     def __repr__(self) -> str:
         public = "" if self.proxies is None else ", and public data"
@@ -193,6 +197,8 @@ class Federation:
         *,
         split: tuple[float, float, float] = arrays.SHARES,
         shuffle: int | None = None,
+        stratify: str = "",
+        min_samples: int = 0,
         columns: Sequence[str] = ("x", "y"),
         missing: Collection[str] = (),
         name: str = "arrays",
@@ -207,10 +213,15 @@ class Federation:
 
         Args:
             people: person -> {"x": inputs, "y": targets}: numpy arrays, tensors or lists with a row
-                per sample; or (inputs, targets), or a torch Dataset. People may also have three
-                parts, {"train": ..., "val": ..., "test": ...}; these are not split again.
+                per sample; or (inputs, targets), or a torch Dataset. People may also have parts,
+                {"train": ..., "val": ..., "test": ...}, which are not split again. "val" and "test"
+                may be left out: somebody without test samples trains, and is not measured.
             split: fractions of a person's samples for training, validation and test.
             shuffle: a seed; each person's rows are then split at random.
+            stratify: a column of class numbers, such as "y": each part then has about the same
+                shares of the classes; rows are drawn at random, with the seed `shuffle` or 0.
+            min_samples: people with fewer samples (training samples, if people have parts) are left
+                out; `about["split"]` says who.
             columns: names for columns that have none.
             missing: columns in which NaN means "not recorded"; default: NaN is refused in every
                 column.
@@ -220,7 +231,8 @@ class Federation:
 
         Raises:
             DataError: a column holds no numbers, or holds NaN (the message names person, column
-                and row); people have different columns; or a person has too few samples.
+                and row); people have different columns; a person has too few samples; or nobody has
+                test samples.
             ConfigError: the shares are not three positive numbers with sum 1.
 
         Examples:
@@ -230,7 +242,9 @@ class Federation:
             [6, 2, 2]
         """
         missing = frozenset([missing] if isinstance(missing, str) else missing)
-        columns_of, how = arrays.split_people(people, columns, split, shuffle, missing)
+        columns_of, how = arrays.split_people(
+            people, columns, split, shuffle, missing, stratify, min_samples
+        )
         parts = {
             person: Splits(**{part: Samples(own) for part, own in whole.items()})
             for person, whole in columns_of.items()
@@ -239,18 +253,47 @@ class Federation:
         return cls(name, parts, defaults | dict(about or {}), missing=missing)
 
     @classmethod
-    def from_datasets(cls, people: Mapping[Any, object], **options: Any) -> Federation:
+    def from_datasets(
+        cls, people: Mapping[Any, object], *, lazy: bool = False, **options: Any
+    ) -> Federation:
         """Make a federation (people and their data) from one torch data set per person.
 
-        The data sets (`torch.utils.data.Dataset`) are read into memory.
+        Items of the data sets (`torch.utils.data.Dataset`) are (input, target), or mappings of
+        arrays.
 
-        Items are (input, target), or mappings of arrays. `options` are those of `from_arrays`.
+        Args:
+            people: person -> data set, or {"train": data set, "val": ..., "test": ...}.
+            lazy: False: everybody's items are read into memory. True: they are read and checked
+                once, and again whenever the person trains or is measured: one person's data at a
+                time are in memory (of each worker). Each person needs test samples then.
+            options: those of `from_arrays`.
 
         Raises:
             DataError: as in `from_arrays`; also if items differ in shape, or have more entries than
                 there are column names.
         """
-        return cls.from_arrays(people, **{"name": "datasets", **options})
+        options = {"name": "datasets", **options}
+        if not (lazy and people and isinstance(people, Mapping)):
+            return cls.from_arrays(people, **options)
+        if options.get("min_samples"):
+            raise ConfigError("lazy=True takes no min_samples: leave these people out beforehand")
+        names = arrays.as_text(people, "people")
+
+        def read(person: str) -> Federation:
+            return cls.from_arrays({person: people[names[person]]}, **options)
+
+        ids, seen = list(names), []
+        first = read(ids[0])
+        for person in ids:
+            parts = vars(read(person).people[person])
+            columns = {part: dict(samples.columns) for part, samples in parts.items()}
+            alike = {ids[0]: first.people[ids[0]].train.columns, person: columns["train"]}
+            arrays.check_alike(alike)
+            seen.append(f"{person} {digest(pack(columns))}")
+        made = Population(
+            ids, lambda number: read(ids[number]).people[ids[number]], "\n".join(seen)
+        )
+        return replace(first, people=made)
 
     @classmethod
     def from_frame(
@@ -284,13 +327,28 @@ class Federation:
         return self.people.ids if isinstance(self.people, Population) else tuple(self.people)
 
     @property
+    def scored_people(self) -> Mapping[str, Splits]:
+        """The people who have test samples; the others train, and nothing is measured for them."""
+        if isinstance(self.people, Population):
+            return self.people
+        return {person: splits for person, splits in self.people.items() if len(splits.test)}
+
+    @property
     def recipe(self) -> str | None:
         """Text of all that determines data generated on demand (`Population.recipe`), or None."""
         return self.people.recipe if isinstance(self.people, Population) else None
 
     def only(self, clients: Sequence[str]) -> Federation:
-        """Return a federation of only the people in `clients`, with all their data in memory."""
-        return replace(self, people={client: self.people[client] for client in clients})
+        """Return a federation of only the people in `clients`.
+
+        Their data are in memory, but for data sets that are read anew for each use
+        (`from_datasets` with `lazy=True`), which stay so.
+        """
+        whole, ids = self.people, tuple(clients)
+        if isinstance(whole, Population) and not isinstance(whole.ids, NumberedIds):
+            made = Population(ids, lambda number: whole[ids[number]], f"{whole.recipe}\n{ids}")
+            return replace(self, people=made)
+        return replace(self, people={client: whole[client] for client in ids})
 
     def refuse_many(self, what: str) -> None:
         """Refuse an operation that needs everybody's data in memory, if there are too many people.

@@ -180,6 +180,11 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     In a run with secure sums, clients answer no other kind after the last round.
     """
 
+    @property
+    def uses_validation(self) -> bool:
+        """True: clients choose something on their validation samples, so that each needs some."""
+        return False
+
     def check(self, task: Task) -> None:
         """Refuse a task with which this method cannot work, before training begins.
 

@@ -147,11 +147,10 @@ class RemoteClients:
         session_seconds: float = SESSION_SECONDS,
         identity: PartyIdentity | None = None,
         tell: Callable[..., object] = tell_nobody,
-        guesses: dict[str, dict[str, float]] | None = None,
     ) -> None:
         self.count = 0
         self.line, self.relay, self.lock, self.tell = line, relay, threading.Lock(), tell
-        self.guesses = {} if guesses is None else guesses
+        self.guesses: dict[str, dict[str, float]] = {}
         self.sum_server = (
             None if runner.sums is None else SecureSumServer(self, runner.sums, identity)
         )
@@ -502,7 +501,9 @@ def remote_pool(
     """
 
     def connect(runner: ClientRunner) -> tuple[RemoteClients, RemoteStateIndex]:
-        remote = RemoteClients(runner, line, limit, relay, session_seconds, identity, tell, guesses)
+        remote = RemoteClients(runner, line, limit, relay, session_seconds, identity, tell)
+        if guesses is not None:
+            remote.guesses = guesses
         return remote, RemoteStateIndex(runner.store, remote)
 
     return connect

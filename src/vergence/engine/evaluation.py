@@ -61,10 +61,10 @@ class Evaluation:
     def own(self, params: Params, client: str) -> dict[str, float]:
         """Return metric -> value of a model on a person's test samples.
 
-        The result is empty for a person without data.
+        The result is empty for a person without test samples.
         """
         data = self.people.people.get(client)
-        if data is None:
+        if data is None or not len(data.test):
             return {}
         with naming(client):
             scores = scored(self.task, partial(self.outputs, params), data)
@@ -76,9 +76,9 @@ class Evaluation:
         return scores
 
     def validation(self, params: Params, client: str) -> dict[str, float]:
-        """Score a model on a person's validation samples."""
+        """Score a model on a person's validation samples; the result is empty if there are none."""
         data = self.people.people.get(client)
-        if data is None:
+        if data is None or not len(data.val):
             return {}
         with naming(client):
             on_validation = replace(data, test=data.val)

@@ -604,8 +604,13 @@ class RoundLoop:
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:
-    """Return the people to evaluate: everybody, or a random sample."""
+    """Return the people to evaluate: everybody who has test samples, or a random sample of them.
+
+    All are returned if nobody's test samples are on this machine, as on the server of a deployment.
+    """
     people, few = federation.clients, plan.evaluate_people
+    if (scored := federation.scored_people) and len(scored) < len(people):
+        people = tuple(scored)
     if not few or few >= len(people):
         return people
     # The stream knows no seed: methods, seeds and rounds are compared on the same people.

@@ -370,7 +370,9 @@ def _run_here(experiment: Experiment, loaded: Loaded, out: Path, follower: Round
     """
     if not (out / "priors.csv").exists():
         task = experiment.task(experiment.plan.seeds[0])
-        people = loaded.ready.only(measured(loaded.ready, experiment.plan))
+        people = loaded.ready
+        if experiment.plan.evaluate_people:
+            people = people.only(measured(people, experiment.plan))
         with profiling.phase("priors"):
             class_counts.write(out / class_counts.FILE, loaded.raw)
             sample_scores.write_priors(out / sample_scores.PRIORS, task, people)

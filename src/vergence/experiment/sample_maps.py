@@ -33,7 +33,7 @@ def write_maps(path: Path, run: TrainedRun, raw: Federation) -> None:
     """
     if not isinstance(run.task, GazeMap):
         return
-    people = raw.clients
+    people = list(raw.scored_people)
     examples = [people[i * len(people) // SHOWN] for i in range(min(SHOWN, len(people)))]
     parts: dict[str, list[np.ndarray]] = {"frames": [], "truth": [], "pred": [], "points": []}
     for number, person in enumerate(examples):

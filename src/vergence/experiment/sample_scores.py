@@ -67,7 +67,7 @@ def write_priors(path: Path, task: Task, federation: Federation) -> None:
         return
     rows = [
         (name, *row)
-        for person, splits in people.people.items()
+        for person, splits in people.scored_people.items()
         for row in rows_of(task, person, guess[person], splits.test)
     ]
     write_csv(path, TABLES[PRIORS], rows)

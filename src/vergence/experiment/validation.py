@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vergence import profiling
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
+from vergence.core.naming import registry_name
 from vergence.core.task import Task, describe_output, join_outputs, map_outputs
 from vergence.engine.client_executor import public_data
 from vergence.engine.evaluation import naming, scored
@@ -96,8 +97,32 @@ def validate(experiment: Experiment) -> Loaded:
             raise ConfigError(f"method '{label}': {error}") from None
     if plan.pruning.amount:
         prunable_weights(task.module(), plan.pruning.layers)
+    check_validation_samples(experiment, task, ready)
     with profiling.phase("data"):
         return Loaded(raw, ready, digest(ready))
+
+
+def check_validation_samples(experiment: Experiment, task: Task, ready: Federation) -> None:
+    """Check that people have validation samples where something is chosen on them.
+
+    Raises:
+        DataError: somebody lacks them; the message names the person and what is chosen.
+    """
+    if ready.recipe is not None:
+        return
+    without = [person for person, splits in ready.people.items() if not len(splits.val)]
+    methods = experiment.methods.items()
+    choosing = [f"method '{label}'" for label, method in methods if method.uses_validation]
+    if task.uses_validation or task.own_prior:
+        choosing.append(f"task '{registry_name(task)}'")
+    if experiment.plan.early_stopping.patience and len(without) == len(ready.people):
+        choosing.append("early stopping")
+    if without and choosing:
+        names = ", ".join(without[:5]) + (" and others" if len(without) > 5 else "")
+        raise DataError(
+            f"{names}: without validation samples, on which {choosing[0]} chooses: give a 'val' "
+            "part, or leave these people out"
+        )
 
 
 def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federation:

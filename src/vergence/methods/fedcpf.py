@@ -152,6 +152,11 @@ class FedCPF(AveragingMethod[Personal]):
         none = Mask.none(start.layout)
         return Personal(start, none, none, MaskWindow(start * 0.0))
 
+    @property
+    def uses_validation(self) -> bool:
+        """True if masks follow validation scores, or validation losses guard them."""
+        return self.select != "random" or self.guard
+
     def on_train(
         self, c: Personal, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Personal, Reply]]:

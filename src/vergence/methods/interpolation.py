@@ -58,6 +58,11 @@ class Interpolation(AveragingMethod[Mixing]):
     }
     finish_verbs: ClassVar[tuple[str, ...]] = ("settle",)
 
+    @property
+    def uses_validation(self) -> bool:
+        """True: validation losses choose among the mixes."""
+        return True
+
     def client(self, task: Task) -> Mixing:
         """Return the state of a new client, which follows the common model."""
         start = task.init()

@@ -235,7 +235,9 @@ def _federation(run: Run) -> str:
 
 def _facts(study: StudyResults) -> list[tuple[str, str]]:
     first = study.runs[0]
-    facts = [(str(len(first.people)), "people"), _many(first.seeds, "seed")]
+    count, trained = len(first.people), first.results.get("clients", 0)
+    text = f"people measured of {trained}" if trained > count else "people"
+    facts = [(str(count), text), _many(first.seeds, "seed")]
     if "rounds" in first.results:
         facts.append((str(first.results["rounds"]), "rounds"))
     facts.append(_many(study.runs, "method"))

@@ -274,12 +274,12 @@ def input_shape(federation: Federation) -> dict[str, int] | None:
 
     None: the data have no frames.
     """
-    test = next(iter(federation.people.values())).test
-    if "frames" not in test.banks:
+    train = next(iter(federation.people.values())).train
+    if "frames" not in train.banks:
         return None
-    bank = test.banks["frames"]
+    bank = train.banks["frames"]
     height, width = bank.rows.shape[1:3]
-    return {"frames": test.columns[bank.by].shape[1], "height": height, "width": width}
+    return {"frames": train.columns[bank.by].shape[1], "height": height, "width": width}
 
 
 def has_harm(folder: Path) -> bool:

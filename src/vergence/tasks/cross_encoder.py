@@ -125,7 +125,7 @@ def reconstruction_metrics(outputs: Eyes, samples: Samples) -> dict[str, float]:
 def mean_eyes(federation: Federation) -> dict[str, dict[str, dict[str, float]]]:
     """Return the metrics of each person's mean training image, as the baseline `mean image`."""
     metrics = {}
-    for person, splits in federation.people.items():
+    for person, splits in federation.scored_people.items():
         mean = pixels(dict(splits.train.columns)).mean(0, keepdim=True)
         metrics[person] = reconstruction_metrics(
             mean.expand(len(splits.test), -1, -1, -1, -1), splits.test

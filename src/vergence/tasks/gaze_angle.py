@@ -262,7 +262,7 @@ class GazeAngle(PriorTask):
         """Return the name `personal mean` and, by person, mean training gaze per test sample."""
         return "personal mean", {
             p: mean_direction(s.train.columns["gaze"].double()).expand(len(s.test), 2)
-            for p, s in federation.people.items()
+            for p, s in federation.scored_people.items()
         }
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
@@ -281,7 +281,7 @@ class GazeAngle(PriorTask):
         return {
             name: {
                 p: self.metrics(constant[p].expand(len(s.test), 2), s.test)
-                for p, s in people.items()
+                for p, s in federation.scored_people.items()
             }
             for name, constant in constants.items()
         }

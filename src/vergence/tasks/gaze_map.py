@@ -329,7 +329,7 @@ class GazeMap(PriorTask):
         and, for samples that others saw too, `other people`: the others' gaze on that frame.
         The federation must be as `network.prepare` returned it.
         """
-        height, width = self.grid(next(iter(federation.people.values())).test)
+        height, width = self.grid(next(iter(federation.people.values())).train)
         table: dict[str, dict[str, dict[str, float]]] = {}
         for name, chosen in static_priors(federation, height, width).items():
             table[name] = {
@@ -339,9 +339,9 @@ class GazeMap(PriorTask):
                     self._everywhere(chosen(person), splits.val),
                     splits.val,
                 )
-                for person, splits in federation.people.items()
+                for person, splits in federation.scored_people.items()
             }
-        moving = {p: s for p, s in federation.people.items() if motion.BANK in s.test.banks}
+        moving = {p: s for p, s in federation.scored_people.items() if motion.BANK in s.test.banks}
         if moving:
             table["motion"] = {
                 person: self.evaluate(
@@ -352,8 +352,8 @@ class GazeMap(PriorTask):
         seen, seen_val = (
             dict(seen_by_others(part, height, width))
             for part in (
-                {p: s.test for p, s in federation.people.items()},
-                {p: s.val for p, s in federation.people.items()},
+                {p: s.test for p, s in federation.scored_people.items()},
+                {p: s.val for p, s in federation.scored_people.items()},
             )
         )
         rows = {}
@@ -369,10 +369,10 @@ class GazeMap(PriorTask):
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
         """Return the name `personal prior` and, by person, prior as outputs per test sample."""
-        grid = self.grid(next(iter(federation.people.values())).test)
+        grid = self.grid(next(iter(federation.people.values())).train)
         return "personal prior", {
             person: self._everywhere(own_map(splits.train, *grid), splits.test)
-            for person, splits in federation.people.items()
+            for person, splits in federation.scored_people.items()
         }
 
     def grid(self, samples: Samples) -> tuple[int, int]:

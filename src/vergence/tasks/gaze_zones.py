@@ -53,7 +53,7 @@ class GazeZonesTask(ZeroShot):
         chance = {
             person: {**scores, **self.errors(_any(splits.test), splits.test)}
             for (person, scores), splits in zip(
-                priors["chance"].items(), federation.people.values(), strict=True
+                priors["chance"].items(), federation.scored_people.values(), strict=True
             )
         }
         return {**priors, "chance": chance}

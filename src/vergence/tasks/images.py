@@ -117,7 +117,7 @@ class Images(ClassificationTask):
             .bincount(minlength=width)
             .double()
             .expand(len(s.test), width)
-            for p, s in federation.people.items()
+            for p, s in federation.scored_people.items()
         }
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
@@ -128,9 +128,8 @@ class Images(ClassificationTask):
         """
         people = federation.people
         own_counts = {p: s.train.columns["label"].bincount() for p, s in people.items()}
-        classes = 1 + max(
-            int(part.columns["label"].max()) for s in people.values() for part in (s.train, s.test)
-        )
+        labels = [part.columns["label"] for s in people.values() for part in (s.train, s.test)]
+        classes = 1 + max(int(column.max()) for column in labels if len(column))
         counts = {p: functional.pad(c, (0, classes - len(c))) for p, c in own_counts.items()}
         everybody = torch.stack(list(counts.values())).sum(0)
         constants = {
@@ -149,6 +148,6 @@ class Images(ClassificationTask):
             return {**self.metrics(scores.expand(len(own), classes), own), **scored[id(shares)]}
 
         return {
-            name: {p: score(constant[p], s.test) for p, s in people.items()}
+            name: {p: score(constant[p], s.test) for p, s in federation.scored_people.items()}
             for name, constant in constants.items()
         }

@@ -225,7 +225,7 @@ class SummaryTask(Task):
         return {
             name: {
                 p: mean_metrics([row(clip) for clip in clips(s.test)])
-                for p, s in federation.people.items()
+                for p, s in federation.scored_people.items()
             }
             for name, row in rows.items()
         }

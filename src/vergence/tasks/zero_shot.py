@@ -154,7 +154,7 @@ class ZeroShot(ClassificationTask):
                     f"the task {', '.join(own)}; set task.names and task.unseen to those of the "
                     "data"
                 )
-        for person, splits in federation.people.items():
+        for person, splits in federation.scored_people.items():
             tested = set(splits.test.columns["y"].unique().tolist())
             if not tested <= set(range(len(names))) or not tested & unseen or tested <= unseen:
                 raise DataError(
@@ -177,6 +177,6 @@ class ZeroShot(ClassificationTask):
         chance = {"T1": 1 / hidden, "u": guess, "s": guess, "H": guess, "score": guess}
         frequent = {
             person: self.metrics(counts.expand(len(s.test), -1), s.test)
-            for person, s in federation.people.items()
+            for person, s in federation.scored_people.items()
         }
         return {"most frequent class": frequent, "chance": dict.fromkeys(frequent, chance)}
