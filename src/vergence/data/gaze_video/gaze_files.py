@@ -235,17 +235,20 @@ def person_pattern(root: Path, paths: Sequence[Path], numbers: bool = False) -> 
         # A word in all names, such as "sub" or "trial", tells the meaning of the part after it.
         same = i > 0 and len(set(parts[i - 2])) == 1 and parts[i - 2][0].isalpha()
         word = [f"{parts[i - 2][0]}0"] if same else []
-        if all(map(PERSON.fullmatch, parts[i])) or any(map(PERSON.fullmatch, word)):
-            return 2, 0, -i
-        if all(map(OTHER.fullmatch, parts[i])) or any(map(OTHER.fullmatch, word)):
-            return 0, 0, -i
-        return 1, len(set(parts[i])), -i
+        person, other = (
+            all(map(form.fullmatch, parts[i])) or any(map(form.fullmatch, word))
+            for form in (PERSON, OTHER)
+        )
+        kind = 2 if person else int(not other)
+        return kind, len(set(parts[i])) * (kind == 1), -i
 
     if not varying:
         return ""
     person = max(varying, key=rank)
-    people, usual = len(set(parts[person])), {default_person(root, path) for path in paths}
-    if not (numbers or rank(person)[0]) or people == len(usual) in (len(paths), len(set(parts[0]))):
+    usual = [default_person(root, path) for path in paths]
+    # Folders or whole names that tell the same people apart need no pattern.
+    known = len({*zip(parts[person], usual, strict=True)}) == len({*parts[person]}) == len({*usual})
+    if known or not (numbers or rank(person)[0]):
         return ""
     pattern = ["*" if len(set(part)) > 1 else part[0] for part in parts]
     pattern[person] = "{person}"
