@@ -221,3 +221,53 @@ def test_check_compares_with_the_published_totals(root):
     assert (lines["p03: frames"].actual, lines["p03: frames"].expected) == ("30", "3,000")
     shorten(root / "p00.mat")
     assert any("cannot read" in line.hint for line in mpiifacegaze.check(root))
+
+
+def corners_of(ratio):
+    """Corners of two eyes, the image-right one `ratio` times as wide as the other."""
+    corners = np.zeros((len(ratio), 2, 2, 2))
+    corners[:, 0, 1, 0] = 10
+    corners[:, 1, 1, 1] = 10 * ratio
+    return corners
+
+
+def heads(agreement, count=200):
+    """Yaws and widths whose logarithms correlate by exactly this much."""
+    rng = np.random.default_rng(0)
+    yaw, other = (side - side.mean() for side in rng.normal(0, 0.1, (2, count)))
+    other -= yaw * (yaw @ other) / (yaw @ yaw)
+    mixed = agreement * yaw / np.linalg.norm(yaw)
+    mixed = mixed + np.sqrt(1 - agreement**2) * other / np.linalg.norm(other)
+    return corners_of(np.exp(mixed)), yaw
+
+
+@pytest.mark.parametrize("agreement", [-1.0, -0.5, -0.21])
+def test_heads_that_turn_the_other_way_are_refused(tmp_path, agreement):
+    corners, yaw = heads(agreement)
+    with pytest.raises(DataError, match=f"correlation {agreement:.2f}") as caught:
+        mpiifacegaze._verify_head_sign(tmp_path / "p00.mat", corners, yaw)
+    assert "p00.mat" in str(caught.value)
+    corners, yaw = heads(agreement, 201)
+    with pytest.raises(DataError):
+        mpiifacegaze._verify_head_sign(tmp_path, corners, yaw)
+
+
+def test_heads_whose_sign_is_right_or_cannot_be_told(tmp_path):
+    """Too few frames, an eye without width, one yaw alone, and one width alone say nothing."""
+    for agreement in (-0.19, 0.0, 1.0):
+        mpiifacegaze._verify_head_sign(tmp_path, *heads(agreement))
+    mpiifacegaze._verify_head_sign(tmp_path, *heads(-1.0, 199))
+    corners, yaw = heads(-1.0)
+    flat = corners.copy()
+    flat[7, 1] = 0
+    mpiifacegaze._verify_head_sign(tmp_path, flat, yaw)
+    still = np.where(np.arange(200) == 0, 0.1 + 1e-6, 0.1)
+    for one in (np.zeros(200), still):
+        mpiifacegaze._verify_head_sign(tmp_path, corners, one)
+    mpiifacegaze._verify_head_sign(tmp_path, corners_of(np.ones(200)), yaw)
+    nearly = 1 + 1e-7 * -np.sign(yaw)
+    mpiifacegaze._verify_head_sign(tmp_path, corners_of(nearly), yaw)
+    with pytest.raises(DataError):
+        mpiifacegaze._verify_head_sign(tmp_path, corners_of(1 - 1e-4 * np.sign(yaw)), yaw)
+    with pytest.raises(DataError):
+        mpiifacegaze._verify_head_sign(tmp_path, corners, yaw * 1e-4)

@@ -1,11 +1,14 @@
 """Decoded video on disk: used again, mended, resumed, bounded, shared; never a half file."""
 
+import hashlib
+import json
 import multiprocessing
 import os
 import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,7 @@ from vergence.data.gaze_video.clip_cache import (
 )
 from vergence.data.io.video import Video
 from vergence.errors import ConfigError, DataError
+from vergence.system.file_locks import lock, lock_shared
 
 SIZE = (64, 48)
 FRAME = 64 * 48 * 3
@@ -370,3 +374,106 @@ def test_a_video_that_cannot_be_decoded_leaves_nothing(path, decoded, cache):
     with pytest.raises(DataError, match="broken"):
         load(path)
     assert not list((cache / "clips").iterdir())
+
+
+def test_an_entry_is_locked_for_removal_only_if_nobody_uses_it(tmp_path):
+    entry, part = tmp_path / "a.safetensors", tmp_path / "b.part"
+    entry.touch()
+    part.touch()
+    with ExitStack() as locks:
+        assert clip_cache._lock_if_unused(entry, locks)
+        assert clip_cache._lock_if_unused(part, locks)
+        assert part.with_suffix(".lock").is_file()
+    assert entry.is_file()
+    assert not part.with_suffix(".lock").exists()
+    with entry.open("rb") as mapped, part.with_suffix(".lock").open("ab") as making:
+        lock_shared(mapped)
+        lock(making)
+        with ExitStack() as locks:
+            assert not clip_cache._lock_if_unused(entry, locks)
+            assert not clip_cache._lock_if_unused(part, locks)
+        assert part.with_suffix(".lock").is_file()
+
+
+def test_an_entry_that_is_gone_or_was_replaced_is_not_locked(tmp_path, monkeypatch):
+    entry = tmp_path / "a.safetensors"
+    with ExitStack() as locks:
+        assert not clip_cache._lock_if_unused(entry, locks)
+        assert not clip_cache._lock_if_unused(tmp_path / "no" / "a.part", locks)
+        entry.touch()
+        real = clip_cache.try_lock_shared_by_none
+
+        def replaced(file):
+            (tmp_path / "other").touch()
+            (tmp_path / "other").replace(entry)
+            return real(file)
+
+        monkeypatch.setattr(clip_cache, "try_lock_shared_by_none", replaced)
+        assert not clip_cache._lock_if_unused(entry, locks)
+        monkeypatch.setattr(
+            clip_cache, "try_lock_shared_by_none", lambda file: entry.unlink() or real(file)
+        )
+        assert not clip_cache._lock_if_unused(entry, locks)
+
+
+def test_a_lock_on_a_file_that_was_removed_is_taken_again(tmp_path, monkeypatch):
+    path, taken = tmp_path / "a.lock", []
+
+    def take(file):
+        taken.append(file)
+        lock(file)
+        if len(taken) < 3:
+            path.unlink()
+
+    monkeypatch.setattr(clip_cache, "lock", take)
+    with clip_cache._exclusive_lock(path):
+        assert [file.closed for file in taken] == [True, True, False]
+        assert path.is_file()
+    assert not path.exists()
+    assert taken[2].closed
+
+
+@pytest.mark.parametrize(("frames", "blocks"), [(0, 0), (1, 1), (10, 1), (11, 2), (20, 2)])
+def test_an_entry_is_a_page_of_header_and_its_frames_in_blocks(frames, blocks):
+    layout = clip_cache._StoreLayout("key", (frames, 48, 64, 3))
+    assert (layout.frame_bytes, layout.per_block, layout.blocks) == (FRAME, 10, blocks)
+    head = layout.header(["a" * 64] * blocks)
+    assert layout.offset == len(head) == 4096
+    assert layout.bytes == 4096 + frames * FRAME
+    assert int.from_bytes(head[:8], "little") == 4096 - 8
+    assert layout.digests(head) == ["a" * 64] * blocks
+    assert layout.digests(head[:-1] + b"}") is None
+    assert clip_cache._StoreLayout("kez", (frames, 48, 64, 3)).digests(head) is None
+    for damaged in (b"", head[:8] + b"[]", head[:8] + b'{"__metadata__": 1}'):
+        assert layout.digests(damaged) is None
+
+
+def test_a_frame_larger_than_a_block_is_one_of_its_own(monkeypatch):
+    monkeypatch.setattr(clip_cache, "BLOCK_BYTES", FRAME - 1)
+    layout = clip_cache._StoreLayout("key", (3, 48, 64, 3))
+    assert (layout.per_block, layout.blocks) == (1, 3)
+    monkeypatch.setattr(clip_cache, "PAGE", 8)
+    assert layout.offset % 8 == 0
+    assert layout.offset - len(json.dumps({"key": "key"})) < 700
+
+
+def test_files_up_to_four_pieces_are_digested_whole(tmp_path):
+    """A byte that lies in no piece of a larger file counts in one of 256 KiB, and not in more."""
+    seen = {}
+    for size in (4 << 16, (4 << 16) + 8):
+        for at in (0, 1 << 16, size - 1):
+            path = tmp_path / f"{size} {at}"
+            data = bytearray(size)
+            data[at] = 1
+            path.write_bytes(data)
+            os.utime(path, ns=(10**18, 10**18))
+            seen[size, at] = identity(path)
+    assert len(set(seen.values())) == 6
+    assert seen[4 << 16, 0].split()[:2] == [str(4 << 16), str(10**18)]
+    whole = (tmp_path / f"{4 << 16} 0").read_bytes()
+    assert seen[4 << 16, 0].split()[2] == hashlib.sha256(whole).hexdigest()
+    pieces = bytearray((4 << 16) + 8)
+    pieces[0] = 1
+    last = len(pieces) - (1 << 16)
+    four = b"".join(bytes(pieces[last * k // 3 :][: 1 << 16]) for k in range(4))
+    assert seen[(4 << 16) + 8, 0].split()[2] == hashlib.sha256(four).hexdigest()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import research_data
 from vergence.data.images.fashion_mnist import FILES, FashionMnist, check
-from vergence.data.images.idx import read_idx
+from vergence.data.images.idx import IdxFiles, read_idx
 from vergence.data.images.partition import by_shards, by_shares
 from vergence.errors import ConfigError, DataError
 
@@ -305,3 +305,50 @@ def test_the_published_files():
     assert labels.bincount().tolist() == [1000] * 10
     images = torch.cat([s.train.columns["image"] for s in federation.people.values()])
     assert float(images.float().mean()) / 255 == pytest.approx(0.2860, abs=0.002)
+
+
+def test_the_first_wrong_label_is_named(copy):
+    labels = np.zeros(400)
+    labels[[7, 9]] = 12, 11
+    (copy / TRAIN_LABELS).write_bytes(zipped(idx(labels)))
+    with pytest.raises(DataError, match="labels must be 0 to 9, got 12: "):
+        FILES.labels(copy, "train")
+    (copy / TRAIN_LABELS).write_bytes(zipped(idx(labels % 10)))
+    assert FILES.labels(copy, "train").tolist() == (labels % 10).tolist()
+
+
+def test_labels_that_begin_at_one_and_images_by_columns(tmp_path):
+    turned = IdxFiles({"a": "x"}, {"a": 3}, ("p", "q", "r"), "here", first=1, turned=True)
+    images = np.arange(3 * 28 * 28).reshape(3, 28, 28) % 251
+    (tmp_path / "x-labels-idx1-ubyte.gz").write_bytes(zipped(idx(np.array([3, 1, 2]))))
+    (tmp_path / "x-images-idx3-ubyte.gz").write_bytes(zipped(idx(images)))
+    part = turned.parts(tmp_path)["a"]
+    assert part.labels.tolist() == [2, 0, 1]
+    assert part.labels.dtype == np.int64
+    found = part.images()
+    assert found.shape == (3, 1, 28, 28)
+    assert np.array_equal(found[:, 0].numpy(), images.transpose(0, 2, 1))
+    for wrong in (0, 4):
+        (tmp_path / "x-labels-idx1-ubyte.gz").write_bytes(zipped(idx(np.array([3, wrong, 2]))))
+        with pytest.raises(DataError, match=f"labels must be 1 to 3, got {wrong}: here"):
+            turned.labels(tmp_path, "a")
+    (line, *_) = turned.check(tmp_path)
+    assert (line.what, line.actual) == (
+        "a images and labels",
+        "unreadable",
+    )
+
+
+@pytest.mark.parametrize("expected", [1, 2, 100])
+def test_an_idx_file_is_read_whatever_was_expected(tmp_path, expected):
+    (tmp_path / "a").write_bytes(zipped(idx(np.arange(12).reshape(2, 2, 3))))
+    found = read_idx(tmp_path / "a", (2, 3), expected, "here")
+    assert found.tolist() == np.arange(12).reshape(2, 2, 3).tolist()
+    found[0, 0, 0] = 9
+    for inner in ((3, 2), (2,), (2, 3, 1), ()):
+        with pytest.raises(DataError, match="is no IDX file of") as caught:
+            read_idx(tmp_path / "a", inner, expected, "here")
+        assert ("of labels" in str(caught.value)) == (inner == ())
+    head = [0x0803, 2, 2, 3]
+    with pytest.raises(DataError, match=f"header is {head[:2]}".replace("[", r"\[")):
+        read_idx(tmp_path / "a", (), expected, "here")
