@@ -89,8 +89,9 @@ def find_format(root: Path, settings: Mapping[str, Any] = MappingProxyType({})) 
             unclear.
         ConfigError: the preset in `settings` does not exist.
     """
-    columns = settings.get("columns", {})
-    columns = columns if isinstance(columns, Mapping) else {}
+    # Columns that are no table are refused by the data set's reader.
+    columns = settings["columns"] if isinstance(settings.get("columns"), Mapping) else {}
+    settings = {**settings, "columns": columns}
     preset = str(settings.get("preset", ""))
     tables = [path for path in files_below(root) if path.suffix.lower() in TABLES]
     if files := settings.get("files"):

@@ -174,6 +174,10 @@ def test_forms_of_tables(tmp_path, text, form):
         ("J\u00f6rg,\u00e4\n".encode("cp1252"), "cp1252"),
         ("\u00e4".encode() + b"\xe4a", "utf-8-sig"),
         ("\u00e4".encode() + b"\xe4a\xe4a", "cp1252"),
+        (b"\x7f\x7f\xe4a", "cp1252"),
+        # Two of eight letters of UTF-16 have a zero byte, which is enough.
+        ("\u4e2dab\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d".encode("utf-16-be"), "utf-16-be"),
+        ("\u4e2dab\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d".encode("utf-16-le"), "utf-16-le"),
         (b"a" * (1 << 16) + "\u00e4\u00f6".encode() + b"\xe4", "utf-8-sig"),
         # A letter of two bytes that lies across the end of the first piece is whole.
         (b"a" * ((1 << 16) - 1) + "\u00e4".encode(), "utf-8-sig"),
@@ -184,7 +188,14 @@ def test_encodings(tmp_path, content, encoding):
     assert detect_form(tmp_path / "a.csv", "table").encoding == encoding
 
 
-@pytest.mark.parametrize("content", [b"abc\0" * 40 + b"a" * 200, b"\xff\xfe" + b"abcd" * 9])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"abc\0" * 40 + b"a" * 200,
+        b"\xff\xfe" + b"abcd" * 9,
+        "a\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d".encode("utf-16-be"),
+    ],
+)
 def test_bytes_that_no_text_has_are_refused(tmp_path, content):
     (tmp_path / "a.bin").write_bytes(content)
     with refuses("file-unreadable", "a.bin", "bytes that no text has", "the report"):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from vergence.data.gaze_video.gaze import Event
+from vergence.data.saliency import eyelink_asc
 from vergence.data.saliency.eyelink_asc import read_asc
 from vergence.data.saliency.stimuli import Stimuli
 from vergence.errors import DataError
@@ -175,3 +176,120 @@ def test_an_event_of_pro_lab_ends_a_stimulus(tmp_path, end):
     trials, _ = Stimuli(preset="tobii_pro_lab").read(tmp_path)
     assert {x for trial in trials for x in trial.x.tolist()} == {0.2}
     assert sum(len(trial.rows) for trial in trials) == 15
+
+
+@pytest.mark.parametrize(
+    ("how", "numbers", "place"),
+    [
+        ("FILL", (), (0, 0, 1000, 800)),
+        ("FILL", (1.0, 2.0), (0, 0, 1000, 800)),
+        ("CENTER", (500.0, 400.0), (500, 400, 0, 0)),
+        ("TOP_LEFT", (50.0, 40.0), (50, 40, -1, -1)),
+        ("CENTER", (500.0, 400.0, 200.0, 100.0), (400, 350, 200, 100)),
+        ("TOP_LEFT", (50.0, 40.0, 200.0, 100.0), (50, 40, 200, 100)),
+        ("CENTER", (), None),
+        ("CENTER", (1.0,), None),
+        ("CENTER", (1.0, 2.0, 3.0), None),
+        ("TOP_LEFT", (1.0, 2.0, 3.0, 4.0, 5.0), None),
+        ("WHERE", (1.0, 2.0), None),
+        ("WHERE", (1.0, 2.0, 3.0, 4.0), None),
+        ("", (), None),
+    ],
+)
+def test_the_place_that_a_message_states(how, numbers, place):
+    picture = eyelink_asc._AscPicture(0, "a.png", how, numbers)
+    wanted = eyelink_asc.NOWHERE if place is None else place
+    np.testing.assert_array_equal(eyelink_asc._media(picture, (1000, 800)), wanted)
+    if how == "FILL":
+        assert np.isnan(eyelink_asc._media(picture, None)).all()
+
+
+@pytest.mark.parametrize(
+    ("rest", "name", "numbers"),
+    [
+        ("a.png 1 2", "a.png", (1, 2)),
+        ("a b.png 1.5 -2 3 4", "a b.png", (1.5, -2, 3, 4)),
+        ("1 2 3 4 5", "1", (2, 3, 4, 5)),
+        ("9 1 2 3 4 5", "9 1", (2, 3, 4, 5)),
+        ("7", "7", ()),
+        ("a.png 1. 2", "a.png 1.", (2,)),
+        ("a.png", "a.png", ()),
+    ],
+)
+def test_up_to_four_numbers_behind_a_name_are_its_place(tmp_path, rest, name, numbers):
+    reader = eyelink_asc._AscReader(tmp_path / "a.asc", "")
+    reader.line(1, f"MSG 100 -5 !V IMGLOAD CENTER {rest}")
+    (picture,) = reader.trial.pictures
+    assert (picture.name, picture.numbers, picture.how) == (name, numbers, "CENTER")
+    assert (picture.onset_ms, picture.end_ms) == (105, np.inf)
+
+
+@pytest.mark.parametrize(("cleared", "end"), [(119, np.inf), (120, 120), (150, 150), (90, np.inf)])
+def test_a_screen_that_is_cleared_at_once_ends_nothing(cleared, end):
+    trial = eyelink_asc._AscTrial()
+    trial.load(eyelink_asc._AscPicture(100, "a.png"))
+    trial.clear(cleared)
+    assert trial.pictures[-1].end_ms == end
+    trial.clear(200)
+    assert trial.pictures[-1].end_ms == min(end, 200)
+    without = eyelink_asc._AscTrial(onset_ms=100)
+    without.clear(cleared)
+    assert without.end_ms == end
+    never = eyelink_asc._AscTrial()
+    never.clear(cleared)
+    assert never.end_ms == np.inf
+
+
+def test_a_picture_loaded_again_goes_on_and_another_one_ends_it():
+    trial = eyelink_asc._AscTrial()
+    for onset, name in ((100, "a"), (130, "a"), (160, "b"), (190, "a")):
+        trial.load(eyelink_asc._AscPicture(onset, name))
+    shown = [(p.name, p.onset_ms, p.end_ms) for p in trial.pictures]
+    assert shown == [("a", 100, 160), ("b", 160, 190), ("a", 190, np.inf)]
+
+
+def test_the_eye_with_more_fixations_counts_and_of_two_the_left_one():
+    one, two = (1, 0.0, 9.0, 1.0, 1.0), (2, 5.0, 9.0, 2.0, 2.0)
+    trial = eyelink_asc._AscTrial(fixations={"R": [one], "L": [two]})
+    assert trial.of_one_eye == [two]
+    trial = eyelink_asc._AscTrial(fixations={"R": [one, two], "L": [two]})
+    assert trial.of_one_eye == [one, two]
+    picture = eyelink_asc._AscPicture(9, "a", end_ms=10)
+    assert trial.rows(picture) == [(1, 9, 1.0, 1.0), (2, 9, 2.0, 2.0)]
+    assert trial.rows(eyelink_asc._AscPicture(9.5, "a")) == []
+    assert trial.rows(eyelink_asc._AscPicture(0, "a", end_ms=5)) == [one[:2] + one[3:]]
+    trial.samples = [(t, float(t), 0.0, 0.0) for t in (8, 9, 10)]
+    assert [row[0] for row in trial.rows(picture)] == [9]
+
+
+@pytest.mark.parametrize(("second", "fine"), [(119, False), (120, True)])
+def test_two_pictures_at_once_are_refused_by_name(tmp_path, second, fine):
+    trial = eyelink_asc._AscTrial(number="7")
+    for onset, name in ((100, "a.png"), (second, "b.png")):
+        trial.load(eyelink_asc._AscPicture(onset, name))
+    path = tmp_path / "a.asc"
+    if fine:
+        assert [p.name for p in trial.showings(path, False)] == ["a.png", "b.png"]
+    else:
+        with pytest.raises(DataError, match=r"trial 7 shows a\.png and b\.png at once"):
+            trial.showings(path, False)
+        trial.named = "B"
+        assert [p.name for p in trial.showings(path, True)] == ["b.png"]
+    trial.named = ""
+    assert trial.showings(path, True) == []
+    trial.named = "c"
+    if fine:
+        (found,) = trial.showings(path, True)
+        assert (found.name, found.onset_ms) == ("c", second)
+
+
+def test_samples_of_both_eyes_are_means_of_those_that_were_found(tmp_path):
+    reader = eyelink_asc._AscReader(tmp_path / "a.asc", "")
+    reader.line(1, "SAMPLES GAZE LEFT RIGHT RATE 100")
+    reader.line(2, "100 10.0 20.0 9 30.0 60.0 9 ...")
+    reader.line(3, "110 . . 0 30.0 60.0 9 ...")
+    reader.line(4, "120 10.0 . 9 . 60.0 9 ...")
+    assert reader.trial.samples[:2] == [(2, 100, 20, 40), (3, 110, 30, 60)]
+    assert np.isnan(reader.trial.samples[2][2:]).all()
+    with pytest.raises(DataError, match=r"line 5 is '130 1\.0 2\.0 9 3\.0'"):
+        reader.line(5, "130 1.0 2.0 9 3.0")

@@ -113,3 +113,10 @@ def test_damaged_folders_are_refused(content, tmp_path):
     savemat(tmp_path / "a.mat", content)
     with pytest.raises(DataError, match=r"lacks 'user_score'|no table of frames"):
         read_videos(tmp_path)
+
+
+@pytest.mark.parametrize("score", [np.zeros((4, 3, 2)), np.array([["a", "b"]]), np.zeros(0, "U1")])
+def test_scores_that_are_no_table_of_numbers_are_refused(tmp_path, score):
+    savemat(tmp_path / "Jumps.mat", {"user_score": score})
+    with pytest.raises(DataError, match=r"Jumps\.mat: user_score is no table"):
+        read_videos(tmp_path)

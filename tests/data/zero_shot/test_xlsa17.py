@@ -5,10 +5,11 @@ import pytest
 from scipy.io import savemat
 
 from tests.conftest import research_data
+from tests.refusals import refuses
 from vergence.data.owner import OWNER
 from vergence.data.synthetic import zsl_synthetic
 from vergence.data.zero_shot import xlsa17
-from vergence.data.zero_shot.splits import check_counts, read_split
+from vergence.data.zero_shot.splits import check_counts, features_of, read_split
 from vergence.data.zero_shot.xlsa17 import Xlsa17
 from vergence.errors import ConfigError, DataError
 
@@ -164,3 +165,24 @@ def test_attributes_are_not_all_positive_and_other_sets_need_unseen_classes_name
     with pytest.raises(ConfigError, match="which of its 717 classes are unseen"):
         other.kinds()
     assert other.kinds(("access_road",)).unseen == (1,)
+
+
+@pytest.mark.parametrize("name", ["labels", "features"])
+def test_words_in_place_of_numbers_are_refused(tmp_path, name):
+    made = {"labels": np.ones((3, 1)), "features": np.zeros((2, 3)), name: np.array(["abc"] * 3)}
+    savemat(tmp_path / "f.mat", made)
+    with refuses("bad-value", "f.mat", f"{name} holds"):
+        features_of(tmp_path, "f.mat", "get it")
+
+
+def test_features_have_a_column_for_each_label(tmp_path):
+    made = {"labels": np.array([[2], [1], [3]]), "features": np.arange(6.0).reshape(2, 3)}
+    savemat(tmp_path / "f.mat", made)
+    x, y = features_of(tmp_path, "f.mat", "get it")
+    assert (x.tolist(), y.tolist()) == ([[0, 3], [1, 4], [2, 5]], [1, 0, 2])
+    savemat(tmp_path / "f.mat", {**made, "labels": np.ones((2, 1))})
+    with refuses("data", "one column for each of 2 labels", "(2, 3)"):
+        features_of(tmp_path, "f.mat", "get it")
+    savemat(tmp_path / "f.mat", {"labels": np.zeros((0, 0)), "features": np.zeros((2, 0))})
+    with refuses("data", "each of 0 labels"):
+        features_of(tmp_path, "f.mat", "get it")

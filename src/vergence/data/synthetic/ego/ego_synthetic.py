@@ -199,7 +199,7 @@ class EgoSynthetic(Dataset):
         for part, size in zip(("train", "val", "test"), sizes, strict=True):
             start, stop = stop, stop + size
             pictures = torch.from_numpy(made["frames"][start:stop]).flatten(0, 1)
-            points = torch.from_numpy(made["points"][start:stop]).flatten(0, 1)
+            points = torch.from_numpy(made["points"][start:stop])
             shape = ((stop - start) * self.windows, self.window)
             columns = {
                 "frame_ids": torch.arange(len(pictures)).reshape(shape),
