@@ -124,3 +124,80 @@ def test_sessions_are_laid_behind_one_another():
     start, end = join_sessions(["b", "a", "a"], [100, 3, 5], [101, 4, 6], gap_s=5)
     assert start.tolist() == [8, 0, 2]
     assert end.tolist() == [9, 1, 3]
+
+
+def test_the_nearest_sample_by_a_search_through_all():
+    """Ties go to the earlier sample; what counts is the eye's time, not the sample's."""
+    rng = np.random.default_rng(2)
+    t = np.sort(rng.integers(0, 200, 60)) / 10
+    made = gaze(
+        t,
+        rng.random(60),
+        rng.random(60),
+        event=rng.integers(0, 2, 60),
+        dt_ms=rng.uniform(-30, 30, 60),
+        confidence=rng.random(60),
+        source_frame=np.arange(60),
+    )
+    times = np.sort(np.concatenate([rng.uniform(-1, 21, 100), t + 0.05]))
+    found = made.at(times, 60)
+    gaps = np.abs(t[:, None] - times)
+    for i, time in enumerate(times):
+        near = np.flatnonzero(np.isclose(gaps[:, i], gaps[:, i].min(), atol=1e-9))
+        pick = found.source_frame[i]
+        assert pick in near
+        dt = made.dt_ms[pick] + (t[pick] - time) * 1e3
+        assert found.dt_ms[i] == pytest.approx(dt)
+        assert found.valid[i] == (abs(dt) <= 60)
+        if found.valid[i]:
+            assert found.x[i] == made.x[pick]
+            assert found.y[i] == made.y[pick]
+            assert (found.event[i], found.confidence[i]) == (
+                made.event[pick],
+                made.confidence[pick],
+            )
+        else:
+            assert np.isnan([found.x[i], found.y[i]]).all()
+            assert (found.event[i], found.confidence[i]) == (Event.UNTRACKED, 0)
+    assert 20 < found.valid.sum() < 180
+
+
+def test_samples_at_the_edges_of_the_frame_and_beyond():
+    x, y = [0, 1, -1e-9, 0.5, 0.5, 0.5], [1, 0, 0.5, 1 + 1e-9, -1e-9, np.nan]
+    made = gaze(np.arange(6), x, y)
+    assert made.valid.tolist() == [True, True, False, False, False, False]
+    assert made.event.tolist() == [Event.UNKNOWN] * 2 + [Event.OUT_OF_RANGE] * 3 + [Event.UNTRACKED]
+    assert np.isnan(made.x[5])
+    clipped = gaze(np.arange(6), x, y, out_of_range="clip")
+    assert clipped.valid.tolist() == [True] * 5 + [False]
+    assert clipped.y[2:5].tolist() == [0.5, 1, 0]
+    assert (clipped.event[:5] == Event.UNKNOWN).all()
+    lost = gaze([0, 1], [np.inf, 0.5], tracked=[False, True])
+    assert np.isnan(lost.x[0])
+    assert np.isnan(lost.y[0])
+
+
+def test_some_samples_on_another_clock():
+    made = gaze([1, 2, 4], x=[0.1, 0.2, 0.3], source_frame=[7, 8, 9], dt_ms=[1, 2, 3])
+    some = made.select(np.array([True, False, True]), 1.5)
+    assert some.t_s.tolist() == [-0.5, 2.5]
+    assert (some.x.tolist(), some.source_frame.tolist()) == ([0.1, 0.3], [7, 9])
+    assert (some.dt_ms.tolist(), some.source) == ([1, 3], "gaze.csv")
+    assert made.t_s.tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("t", "said"),
+    [([0, np.nan, np.inf], "sample 2: the time is not"), ([0, 2, 1, 0], "sample 3: the time goes")],
+)
+def test_the_first_wrong_time_is_named(t, said):
+    with pytest.raises(DataError, match=said):
+        gaze(t)
+    assert len(gaze([1, 1, 1])) == 3
+
+
+def test_the_first_infinite_place_is_named():
+    with pytest.raises(DataError, match=r"gaze.csv: sample 2: its place is infinite"):
+        gaze(np.arange(4), y=[0.5, np.inf, np.inf, 0.5])
+    with pytest.raises(DataError, match="sample 3"):
+        gaze(np.arange(4), x=[np.inf, 0.5, np.inf, 0.5], tracked=[False, True, True, True])

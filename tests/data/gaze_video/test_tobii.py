@@ -102,3 +102,73 @@ def test_tobii_as_a_federation(tmp_path):
     points = data.people["ann"].test.columns["points"].numpy()
     assert points[..., 0] == pytest.approx(np.full(points.shape[:3], 0.3))
     assert all(c.ok for c in tobii.check(tmp_path))
+
+
+def test_device_times_on_the_videos_clock():
+    """Between pairs the lag is interpolated, outside it stays; pairs may come out of order."""
+    ts = np.array([0, 1_000_000, 1_500_000, 2_000_000, 9_000_000])
+    vts = [(2_000_000, 500_000), (1_000_000, 0)]
+    found = tobii.video_times(ts, vts, [(0, 9)], "a")
+    assert found == pytest.approx([-1, 0, 0.25, 0.5, 7.5])
+    pts = [(2_000_000, 145_000), (1_000_000, 100_000)]
+    assert tobii.video_times(ts, [], pts, "a") == pytest.approx([-1, 0, 0.25, 0.5, 7.5])
+    same = [(1_000_000, 300_000), (1_000_000, 100_000)]
+    assert tobii.video_times(ts[:1], same, [], "a") == pytest.approx([-0.9])
+
+
+def test_livedata_keeps_status_and_order(tmp_path):
+    entries = [{"ts": 0, "vts": 0}, {"ts": 40_000, "s": 0, "gp": [0.2, 0.4]}, {"ts": 1, "ac": 3}]
+    entries += [{"ts": 20_000, "s": 1, "gp": [0.1, 0.3]}, {"ts": 60_000, "s": 2, "gp": [0.5, 0.5]}]
+    gaze = tobii.read_livedata(live(tmp_path / "a.gz", entries))
+    assert gaze.t_s == pytest.approx([0.02, 0.04, 0.06])
+    assert gaze.valid.tolist() == [False, True, False]
+    assert gaze.confidence.tolist() == [0, 1, 0]
+    assert (gaze.x[1], gaze.y[1]) == (0.2, 0.4)
+
+
+def test_gazedata_of_glasses_3(tmp_path):
+    entries = [
+        {"type": "event", "timestamp": 0.0},
+        {"type": "gaze", "timestamp": 0.5, "data": {"gaze2d": [0.25, 0.75]}},
+        {"type": "gaze", "timestamp": 0.25, "data": {}},
+        {"type": "gaze", "timestamp": 1.0, "data": {"gaze2d": [float("nan"), 0.5]}},
+    ]
+    path = live(tmp_path / "gazedata.gz", entries)
+    gaze = tobii.read_gazedata(path)
+    assert gaze.t_s.tolist() == [0.25, 0.5, 1]
+    assert gaze.valid.tolist() == [False, True, False]
+    assert gaze.confidence.tolist() == [0, 1, 0]
+    assert (gaze.x[1], gaze.y[1]) == (0.25, 0.75)
+    with pytest.raises(DataError, match="no lines of type gaze"):
+        tobii.read_gazedata(live(path, entries[:1]))
+    for wrong in ({}, {"type": "gaze"}, {"type": "gaze", "data": 3}, []):
+        with pytest.raises(DataError, match="line 2 is not a record of Glasses 3"):
+            tobii.read_gazedata(live(path, [entries[0], wrong]))
+
+
+def test_lines_that_are_too_long_or_no_json_are_named(tmp_path, monkeypatch):
+    path = live(tmp_path / "a.gz", [{"a": 1}, {"b": 2}])
+    path.write_bytes(gzip.compress(b'{"a": 1}\n\n{"b": 2}\n'))
+    assert list(tobii._read_records(path)) == [(1, {"a": 1}), (3, {"b": 2})]
+    path.write_bytes(gzip.compress(b'{"a": 1}\n\nno\n'))
+    with pytest.raises(DataError, match="line 3 is not JSON"):
+        list(tobii._read_records(path))
+    with pytest.raises(DataError, match=r"no\.gz is missing"):
+        list(tobii._read_records(tmp_path / "no.gz"))
+    monkeypatch.setattr(tobii, "LONGEST", 12)
+    for length, fine in ((12, True), (13, False)):
+        path.write_bytes(gzip.compress(b"[1]\n" + b"[" + b"1" * (length - 3) + b"]\n"))
+        if fine:
+            assert len(list(tobii._read_records(path))) == 2
+        else:
+            with pytest.raises(DataError, match="line 2 is too long"):
+                list(tobii._read_records(path))
+    monkeypatch.setattr(tobii, "MAX_UNPACK_RATIO", 0)
+    for slack, fine in ((16, True), (15, False)):
+        monkeypatch.setattr(tobii, "SLACK", slack)
+        path.write_bytes(gzip.compress(b"[1]\n" * 4))
+        if fine:
+            assert len(list(tobii._read_records(path))) == 4
+        else:
+            with pytest.raises(DataError, match="line 4 is too long, or the file unpacks to more"):
+                list(tobii._read_records(path))
