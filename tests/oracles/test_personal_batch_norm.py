@@ -256,3 +256,24 @@ def test_dp_sgd_refuses_it():
     with pytest.raises(vg.ConfigError, match="PersonalBatchNorm, which mixes the samples"):
         refuse(network())
     assert set(statistics_of(network())) == STATISTICS
+
+
+@pytest.mark.parametrize("counted", [0, 3, None])
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_a_layer_that_has_counted_batches_counts_on(counted, momentum):
+    """Without a count, as in old files, it begins at none; a mean over batches needs it."""
+    theirs = nn.BatchNorm1d(2, momentum=momentum)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(counted or 0):
+        theirs(torch.randn(6, 2, generator=draw))
+    if counted is None:
+        theirs.num_batches_tracked = None
+    ours = vg.personalize_batch_norm(copy.deepcopy(theirs))
+    assert ours.batches.tolist() == [counted or 0]
+    if counted is None:
+        theirs.num_batches_tracked = torch.tensor(0)
+    x = torch.randn(6, 2, generator=draw)
+    assert torch.equal(ours(x), theirs(x))
+    assert torch.equal(ours.mean, theirs.running_mean)
+    assert torch.equal(ours.variance, theirs.running_var)
+    assert ours.batches.tolist() == [(counted or 0) + 1]

@@ -15,6 +15,7 @@ from vergence.core.messages import reply, seal
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
+from vergence.privacy.robust.base import Decision, attackers, empty_verdict
 from vergence.privacy.robust.dnc import DnC, outliers
 from vergence.privacy.robust.fltrust import FLTrust
 from vergence.privacy.robust.groups import as_reply, check, deal
@@ -367,3 +368,103 @@ def test_every_rule_says_in_words_what_it_assumes():
         assert len(rule.assumes.split()) > 3
     assert "with updates of the median norm does" in NormBound().assumes
     assert "with updates of norm 2.5 does" in NormBound(bound=2.5).assumes
+
+
+def test_the_servers_own_update_has_every_tree_in_the_shape_of_the_replies():
+    """Trees of one and of two entries: a tree that is missing or longer is refused by all names."""
+    like = {"b": params(1.0), "a": params(2.0, 3.0)}
+    replies = {"c0": seal(reply(1.0, a=like["a"], b=like["b"]), 0)}
+    own = {"a": params(2.0, 3.0), "b": params(-1.0)}
+    found = FLTrust().combine(replies, like, RNG, own).aggregate
+    # Root (2, 3, -1) and reply (2, 3, 1): of one length, so the reply counts as it is.
+    assert found.mean("a").flat.tolist() == pytest.approx([2.0, 3.0])
+    assert found.mean("b").flat.tolist() == pytest.approx([1.0])
+    wrong = [None, {}, {"a": own["a"]}, {"b": own["b"]}, {**own, "b": params(1.0, 1.0)}]
+    for root in [*wrong, {**own, "a": params(1.0)}]:
+        with pytest.raises(ConfigError, match=r"needs the server's own update of \['a', 'b'\]"):
+            FLTrust().combine(replies, like, RNG, root)
+    assert NormBound().combine(replies, like, RNG, None).aggregate.count == 1
+
+
+class Own(NormBound):
+    """A user's rule that returns what it was given."""
+
+    def decide(self, votes, stream, root):
+        assert root is None
+        return RETURNED[0]
+
+
+RETURNED = [None]
+
+
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [
+        ((1, 2), r"must return Decision\(row, weight\), got tuple"),
+        (Decision(np.zeros(3), 1.0), r"a row of 2 numbers.*got shape \(3,\)"),
+        (Decision(np.zeros((2, 1)), 1.0), r"got shape \(2, 1\)"),
+        (Decision(np.array([0.0, np.nan]), 1.0), "returned a row of which 1 of 2 are NaN"),
+        (Decision(np.array([np.inf, np.nan]), 1.0), "returned a row of which 2 of 2 are NaN"),
+        (Decision(np.array(["a", "b"]), 1.0), "returned a row of which 2 of 2"),
+        (Decision(np.zeros(2), math.nan), "returned a weight of which 1 of 1"),
+        (Decision(np.zeros(2), np.array([1.0, math.inf])), "returned a weight of which 1 of 2"),
+    ],
+)
+def test_what_a_users_rule_must_not_return(decision, said):
+    RETURNED[0] = decision
+    with pytest.raises(ConfigError, match=said):
+        combined(Own(), [(1, 2), (3, 4)])
+
+
+def test_weights_and_metrics_of_a_verdict_by_hand():
+    """Weights of an entry each multiply the row; metrics are means over those who have them."""
+    like = {"b": params(0.0), "a": params(0.0, 0.0)}
+    rows = {"c1": (1.0, {"loss": 1.0}), "c0": (2.0, {"loss": 4.0, "more": 7.0})}
+    replies = {n: seal(reply(w, m, **like), 0) for n, (w, m) in rows.items()}
+    RETURNED[0] = Decision(np.array([1.0, 2.0, 3.0]), np.array([4, 5, 6]), {"c1": "why"})
+    found = Own().combine(replies, like, RNG)
+    assert found.left_out == {"c1": "why"}
+    assert found.aggregate.count == 1
+    assert found.aggregate.totals["a"].flat.tolist() == [4, 10]
+    assert found.aggregate.totals["b"].flat.tolist() == [18]
+    assert found.aggregate.weights["a"].flat.tolist() == [4, 5]
+    assert found.aggregate.weights["b"].flat.tolist() == [6]
+    assert found.aggregate.metrics == {"loss": 2.5, "more": 7.0}
+    empty = empty_verdict(replies, like, "late")
+    assert empty.left_out == {"c0": "late", "c1": "late"}
+    assert (empty.aggregate.count, empty.aggregate.weights) == (0, {"a": 0.0, "b": 0.0})
+    assert [t.flat.tolist() for t in empty.aggregate.totals.values()] == [[0, 0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "liars"),
+    [(0.07, 100, 7), (0.0, 9, 0), (0.2, 5, 1), (0.2, 6, 2), (0.2, 10, 2), (0.5, 1, 1)],
+)
+def test_liars_are_a_share_rounded_up_and_no_rounding_error_more(share, clients, liars):
+    assert attackers(share, clients) == liars
+
+
+@pytest.mark.parametrize(("rule", "need"), [(Krum(0.2), 5), (MultiKrum(0.2), 5), (Median(0.2), 3)])
+def test_a_cohort_as_small_as_a_rule_needs_and_one_smaller(rule, need):
+    """One liar in each of them: Krum needs 2 f + 3 replies and the median 2 f + 1."""
+    rule.check(need)
+    with pytest.raises(ConfigError, match=rf"needs {need} replies of a cohort of {need - 1}"):
+        rule.check(need - 1)
+    assert NormBound().fewest(9) == 1
+
+
+def test_groups_are_dealt_and_checked_up_to_their_limits():
+    """Groups of 2 are the least, all clients the largest; 3 of 9 are three sums, so one liar."""
+    names = [f"c{i}" for i in range(5)]
+    assert [len(g) for g in deal(names, 2, RNG)] == [3, 2]
+    assert [len(g) for g in deal(names, 5, RNG)] == [5]
+    order = RNG.child("groups").numpy().permutation(5)
+    shuffled = [names[i] for i in order]
+    assert deal(names[::-1], 2, RNG) == [tuple(shuffled[::2]), tuple(shuffled[1::2])]
+    for k in (1, 6):
+        with pytest.raises(ConfigError, match=f"groups of at least {k} cannot be dealt from 5"):
+            deal(names, k, RNG)
+    check(9, 3, 1)
+    for clients, liars in ((8, 1), (9, 2)):
+        with pytest.raises(ConfigError, match=f"needs at least {2 * liars + 1}"):
+            check(clients, 3, liars)

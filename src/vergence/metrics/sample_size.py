@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
+import numpy as np
 from scipy.special import nctdtr, stdtrit
 
 from vergence.metrics.statistics import ALPHA
@@ -23,8 +23,9 @@ def power(mean: float, deviation: float, people: int) -> float:
 
     Source: Cohen 1988, section 2.3; the noncentral t distribution.
     """
-    shift = abs(mean) / deviation * math.sqrt(people)
-    return 1 - float(nctdtr(people - 1, shift, stdtrit(people - 1, 1 - ALPHA / 2)))
+    shift = abs(mean) / deviation * people**0.5
+    # Where nearly nothing is missed, SciPy's chance of it may be NaN.
+    return 1 - float(np.nan_to_num(nctdtr(people - 1, shift, stdtrit(people - 1, 1 - ALPHA / 2))))
 
 
 def power_of_likeness(mean: float, deviation: float, limit: float, people: int) -> float:
@@ -35,9 +36,10 @@ def power_of_likeness(mean: float, deviation: float, limit: float, people: int) 
     Source: Schuirmann 1987.
     """
     edge = float(stdtrit(people - 1, 1 - ALPHA))
-    root = math.sqrt(people) / deviation
-    missed = sum(float(nctdtr(people - 1, (limit + s * mean) * root, edge)) for s in (-1, 1))
-    return max(0.0, 1 - missed)
+    shifts = [(limit + s * mean) * people**0.5 / deviation for s in (-1, 1)]
+    # SciPy's chance may be NaN where it is nearly 0, or nearly 1.
+    missed = [np.nan_to_num(nctdtr(people - 1, x, edge), nan=float(x < 0)) for x in shifts]
+    return max(0.0, 1 - float(sum(missed)))
 
 
 def people_needed(mean: float, deviation: float, limit: float = 0.0) -> int | None:

@@ -247,8 +247,9 @@ def energy_coefficients(gaps: Array, sizes: NDArray, owner: NDArray) -> Array:
     across = sums.sum(1) - within
     rest = sums.sum() - 2 * across - within
     own_mean, rest_mean = within / (n * (n - 1)), rest / (others * (others - 1))
-    twice = np.maximum(2 * across / (n * others), np.finfo(float).tiny)
-    return (twice - own_mean - rest_mean) / twice
+    twice = 2 * across / (n * others)
+    # Where all samples are one point, nothing differs.
+    return (twice - own_mean - rest_mean) / np.maximum(twice, np.finfo(float).tiny)
 
 
 def _dependence(

@@ -1,5 +1,6 @@
 """The exact sampler against its distribution, bounded updates, noise on sums, private choices."""
 
+import dataclasses
 import itertools
 import math
 from fractions import Fraction
@@ -16,6 +17,8 @@ from vergence.core.masks import Mask
 from vergence.core.messages import reply, seal
 from vergence.core.params import Layout, Params
 from vergence.errors import ConfigError
+from vergence.privacy.dp.accounting import MOST, noise_for
+from vergence.privacy.dp.budget import Budget
 from vergence.privacy.dp.discrete_gaussian import (
     _below,
     _below_exp,
@@ -302,3 +305,75 @@ def test_the_widest_noise_on_integers():
     for variance in (Fraction(2**96 + 2**60), Fraction(-1)):
         with pytest.raises(ConfigError, match="a variance from 0 to"):
             discrete_gaussian(variance, 1, draws("wide"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits", "most"),
+    [(torch.float32, 4, 2**20), (torch.float32, 16, 2**8), (torch.float64, 16, 2**37)],
+)
+def test_as_many_people_as_whole_numbers_allow_and_not_one_more(kind, bits, most):
+    """2^24 in single and 2^53 in double precision are the last before two share a number."""
+    level = UserLevel(clip=1.0, noise=1.0, bits=bits)
+    level.fits(most, kind)
+    least = bits - 1
+    with pytest.raises(ConfigError, match=rf"privacy\.user\.bits <= {least}$"):
+        level.fits(most + 1, kind)
+    with pytest.raises(ConfigError, match=r"not exact in torch\.float16"):
+        level.fits(1, torch.float16)
+
+
+def test_a_reply_of_the_bound_itself_is_no_lie_and_a_step_more_is():
+    """Of labs every person counts once; half a step is off the grid, in any tree."""
+    level = UserLevel(clip=4.0, noise=1.0, bits=4, people=3)
+    assert level.step == 0.25
+    assert level.reach == 4 * (3 + 16)
+    assert not level.unbounded({"a": params([12.0]), "b": params([0.0])})
+    assert level.unbounded({"a": params([12.25]), "b": params([0.0])})
+    assert level.unbounded({"a": params([12.0]), "b": params([0.25])})
+    assert level.unbounded({"a": params([1.0]), "b": params([0.125])})
+    assert level.unbounded({"a": params([0.125]), "b": params([1.0])})
+
+
+def test_the_gap_of_a_sum_by_hand():
+    """Theorem 1 of three shares of variance v: 10 (exp(-pi^2 v) + exp(-4 pi^2 v / 3))."""
+    v = 0.3
+    want = 10 * (math.exp(-(math.pi**2) * v) + math.exp(-4 * math.pi**2 * v / 3))
+    assert gap(Fraction(v), 3) == pytest.approx(want, rel=1e-12)
+    UserLevel(clip=1.0, noise=2.5, bits=4, shares=5).check_shares()
+    coarse = UserLevel(clip=1.0, noise=1 / 32, bits=4, shares=5)
+    with pytest.raises(ConfigError, match=r"noise in 5 shares on a grid of 4 bits .*privacy\.user"):
+        coarse.check_shares()
+    with pytest.raises(ConfigError, match="drawn by clients"):
+        coarse.noised(add_up({}, {}), 3)
+
+
+@pytest.mark.parametrize("field", ["clip", "noise"])
+def test_norms_of_a_budget_end_at_a_billion(field):
+    """The limits themselves are taken, and what lies outside by one part in 1e12 is not."""
+    Test = dataclasses.make_dataclass("Test", [], bases=(Budget,), frozen=True)
+    Test.where = "here"
+    low = 1e-9 if field == "clip" else 5e-324
+    for value in (low, 1e9):
+        Test(**{"noise": 1.0, field: value})
+    for value in (low * (1 - 1e-12) if field == "clip" else 0.0, 1e9 * (1 + 1e-12), math.nan):
+        with pytest.raises(ConfigError, match=field):
+            Test(**{"noise": 1.0, field: value})
+
+
+def test_budgets_refuse_from_their_limit_on():
+    Test = dataclasses.make_dataclass("Test", [], bases=(Budget,), frozen=True)
+    Test.where = "here"
+    with pytest.raises(ConfigError, match="here needs epsilon"):
+        Test()
+    budget = Test(noise=1.5, delta=0.01)
+    assert budget.multiplier(0.1, 7) == 1.5
+    budget.refuse(MOST, "it")
+    for spent in (MOST * (1 + 1e-12), math.nan, math.inf):
+        with pytest.raises(ConfigError, match="here: it spends epsilon"):
+            budget.refuse(spent, "it")
+    budget.refuse_delta(99, "people")
+    with pytest.raises(ConfigError, match=r"below 1 / 100, the number of people"):
+        budget.refuse_delta(100, "people")
+    other = Test(epsilon=2.0)
+    assert other.multiplier(1.0, 0) == other.multiplier(1.0, 1) == noise_for(2.0, 1e-5, 1.0, 1)
+    assert other.multiplier(1.0, 4) == noise_for(2.0, 1e-5, 1.0, 4)

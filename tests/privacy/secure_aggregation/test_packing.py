@@ -174,3 +174,39 @@ def test_withheld_counts_people_and_not_weights():
 def test_words_travel():
     words = np.array([0, 1, 2**64 - 1], np.uint64)
     np.testing.assert_array_equal(received(sent(words)), words)
+
+
+@pytest.mark.parametrize(
+    ("fits", "does_not"),
+    [
+        (Packing(2.0**63 - 1024, 1), (2.0**63, 1)),
+        (Packing(1.0, 1, True, 2**55 - 1), (1.0, 1, True, 2**55)),
+        (Packing(1e-30, 1), (9.9e-31, 1)),
+        (Packing(1.0, 127, True, 2**49 // 127), (1.0, 127, True, 2**49 // 127 + 1)),
+        (Packing(2.0**31 - 1, 1, bits=32), (2.0**31, 1, False, 1, "model", 32)),
+    ],
+)
+def test_the_largest_and_the_least_that_fit(fits, does_not):
+    """No bit after the point, 8 bits of a value, and the least limit are taken; no less is."""
+    values = np.array([fits.limit, -fits.limit])
+    words = fits.encode(values, fits.heaviest if fits.counted else None)
+    np.testing.assert_allclose(fits.values(words), values, atol=fits.step / 2)
+    with pytest.raises(ConfigError):
+        Packing(*does_not)
+
+
+def test_the_least_rooms_by_hand():
+    """2^63 - 1024 leaves no bit after the point; 64 - 1 - 55 bits leave 8, of which 6 are after."""
+    assert Packing(2.0**63 - 1024, 1).fraction == 0
+    narrow = Packing(1.0, 1, True, 2**55 - 1)
+    assert (narrow.count_bits, narrow.weight_bits, narrow.value_bits) == (1, 55, 8)
+    assert narrow.fraction == 6
+
+
+def test_weights_beyond_the_exact_floats_are_compared_as_integers():
+    """2^54 + 1 is 2^54 in double precision, and 2^54 is the largest weight here."""
+    packing = Packing(1.0, 1, True, 2**54)
+    words = packing.encode(np.ones(1), np.array([2**54]))
+    assert packing.weights(words).tolist() == [2**54]
+    with pytest.raises(RangeFault, match="is weighed by"):
+        packing.encode(np.ones(1), np.array([2**54 + 1]))

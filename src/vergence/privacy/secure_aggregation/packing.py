@@ -174,7 +174,8 @@ class Packing:
     def _whole(self, weights: NDArray[np.generic]) -> Words:
         if weights.dtype == np.bool_:
             return weights.astype(np.uint64)
-        low, high = float(weights.min(initial=0)), float(weights.max(initial=0))
+        # As Python's numbers: floats would round integers above 2^53, in some cases down.
+        low, high = weights.min(initial=0).item(), weights.max(initial=0).item()
         if not 0 <= low <= high <= self.heaviest:
             raise RangeFault(
                 f"range: '{self.name}' is weighed by {low if low < 0 else high:g}, and whole "
