@@ -337,9 +337,11 @@ def test_distances_dependence_and_chance_are_those_of_their_definitions():
         assert of["dependence"][1][client] == pytest.approx(share)
         worth = len(rows) / (1 + (len(rows) / len(sizes) - 1) * max(share, 0))
         assert of["dependence"][0][client] == pytest.approx(worth)
-    # The difference of two halves is normal: its 99 % quantile of |n - mean| / mean, by hand.
-    luck = norm.ppf(0.995) * np.sqrt((1 - 1 / 2) / 10)
-    np.testing.assert_allclose(found.chance[:, -1], luck / (2 + luck))
+    # Of people among whom 60 samples are dealt, |n - mean| / mean is below this with 99 %.
+    three = {**people, "c": people["b"]}
+    luck = norm.ppf(0.995) * np.sqrt((1 - 1 / 3) / 20)
+    chance = measure_skew(three, [10, 20, 30], draws=2).chance[:, -1]
+    np.testing.assert_allclose(chance, luck / (2 + luck))
 
 
 def test_chance_is_a_quantile_over_runs_dealt_anew():
