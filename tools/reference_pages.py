@@ -43,7 +43,7 @@ GROUPS = {
     ),
     "Write a method": (
         "Method Exposure Tree Global NoState Layers ClientContext Message Reply reply Conversation "
-        "aggregate collect fit compute Aggregate Params Mask OptimizerState"
+        "aggregate collect fit compute Aggregate Params Mask Objective OptimizerState"
     ),
     "Errors": (
         "VergenceError ConfigError UntrustedCode BuiltInPython StateError DataError PartialRun"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vergence.core.masks import Mask
     from vergence.core.messages import Message, Reply, reply
     from vergence.core.method import Exposure, Global, Layers, Method, NoState, Tree
+    from vergence.core.objectives import Objective
     from vergence.core.options import Share
     from vergence.core.params import Params
     from vergence.core.task import Model, Task
@@ -74,6 +75,7 @@ _HOMES = {
     "Global": "core.method",
     "Layers": "core.method",
     "LocalTraining": "core.local_training:LocalTraining",
+    "Objective": "core.objectives:Objective",
     "Mask": "core.masks",
     "Message": "core.messages",
     "Method": "core.method",
@@ -138,6 +140,7 @@ __all__ = [
     "Method",
     "Model",
     "NoState",
+    "Objective",
     "OptimizerState",
     "Params",
     "PartialRun",

@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
-from vergence.api.function_digest import qualified_name
+from vergence.api.function_digest import behaviour_digest, qualified_name
 from vergence.api.task_from import FactoryModel, FunctionTask, is_importable
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
@@ -54,6 +54,7 @@ from vergence.experiment.schema import (
 from vergence.experiment.table_binding import record_from_table
 from vergence.privacy.config import Privacy
 from vergence.training.device import choose_device
+from vergence.training.fused_optimizers import try_functions
 
 FROM_PYTHON = TableOrigin({"command": "vergence.train(...), in Python"})
 """Text that stands in provenance.json where a run of the command line has its command."""
@@ -89,6 +90,7 @@ def experiment_from(
     """
     check_kinds(method, task, people)
     method = with_base(method)
+    try_functions(method.local)
     label = label or (
         registry_name(method) if _is_packaged(method, "methods") else type(method).__name__
     )
@@ -233,7 +235,15 @@ def _describe_parts(
         table["federation"]["root"] = root
     if label != table["method"]["name"]:
         table["method"]["label"] = label
-    table["local"] = table_of(local)
+    # Functions cannot be read back: they stand with the method, which then comes from Python.
+    for name, function in local.functions.items():
+        table["method"] |= {
+            name: qualified_name(function),
+            f"{name}_digest": behaviour_digest(function),
+        }
+    if local.functions and "method" not in python:
+        python.append("method")
+    table["local"] = table_of(local, *local.functions)
     try:
         table |= plan_tables(plan)
     except NotWritable as reason:
@@ -332,6 +342,7 @@ def objects_in(method: Method, task: Task) -> Iterator[tuple[str, Any]]:
     yield "the network", type(task.network)
     if isinstance(task.network, FactoryModel):
         yield "the network's factory", task.network.factory
+    yield from ((f"local.{name}", each) for name, each in method.local.functions.items())
     if isinstance(task, FunctionTask):
         yield from ((f"the {name}", function) for name, function in task.functions().items())
 

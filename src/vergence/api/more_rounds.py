@@ -84,7 +84,8 @@ def refuse_more_rounds(experiment: Experiment, rounds: int) -> None:
         ConfigError: there is such a setting; the message names it.
     """
     plan, local = experiment.plan, [method.local for method in experiment.methods.values()]
-    schedules = {each.schedule for each in local} - {"constant"}
+    names = [getattr(each.schedule, "__name__", each.schedule) for each in local]
+    schedules = {str(name) for name in names} - {"constant"}
     reasons = (
         (
             plan.privacy.spends or plan.privacy.cut,

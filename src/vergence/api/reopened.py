@@ -71,9 +71,9 @@ def rebuild_experiment(
         run_method, task, data, build_plan(table, run.folder), run.label, root
     )
     # Descriptions contain digests of networks and functions, so that a changed one differs.
-    for part in ("task", "model", "federation", "method"):
-        if experiment.table[part] != table[part]:
-            raise _mismatch(run, part, table[part], experiment.table[part])
+    for part in ("task", "model", "federation", "method", "local"):
+        if experiment.table[part] != table.get(part, {}):
+            raise _mismatch(run, part, table.get(part, {}), experiment.table[part])
     return experiment
 
 
@@ -122,6 +122,8 @@ def _with_training_settings(
     """
     if not isinstance(method, Method):
         return method
+    if method.local.functions:
+        return with_base(method)
     try:
         return with_base(with_local(method, local))
     except ConfigError:

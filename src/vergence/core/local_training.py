@@ -6,15 +6,17 @@ Used in most packages.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
+from torch.optim import Optimizer
 
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import tagged
+from vergence.errors import ConfigError
 
 Precision = Literal["fp32", "bf16", "half"]
 # float32 has numbers up to 3e38, and these are multiplied with gradients and weights.
@@ -31,26 +33,37 @@ class LocalTraining(NamedOptions, label="local"):
         epochs: passes over the client's training data each time that the client trains.
         steps: number of batches each time that the client trains; replaces `epochs`.
         batch: samples per batch; the last batch of a pass may be smaller, and is used too.
-        optimizer: `sgd`, `adam` or `adamw`.
+        optimizer: `sgd`, `adam` or `adamw`; from Python also a class of `torch.optim`, or any
+            function (parameters, lr=...) -> optimiser, such as `partial(torch.optim.RMSprop,
+            alpha=0.9)`. It trains on the CPU, one client at a time, and has its own momentum and
+            weight decay.
         lr: learning rate.
         momentum: momentum of `sgd`.
         nesterov: whether `sgd` uses Nesterov momentum.
         weight_decay: weight decay of the optimiser.
         clip: largest L2 norm of a gradient; 0: no limit.
         schedule: learning rate in the course of the rounds: `constant`, `cosine` (falls to 1 % of
-            `lr`) or `step` (a tenth after half of the rounds, a hundredth after three quarters).
+            `lr`) or `step` (a tenth after half of the rounds, a hundredth after three quarters);
+            from Python also a function of the share of the rounds that are finished, in [0, 1),
+            which returns a factor of `lr`.
     """
 
     epochs: Annotated[int, Ge(1)] = 1
     steps: Annotated[int, Ge(1)] | None = None
     batch: Annotated[int, Ge(1)] = 32
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] | Callable[..., Optimizer] = "sgd"
     lr: Annotated[float, Interval(gt=0, le=LARGEST)] = 0.05
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     nesterov: bool = False
     weight_decay: Annotated[float, Interval(ge=0, le=LARGEST)] = 1e-4
     clip: Annotated[float, Interval(ge=0, lt=math.inf)] = 5.0
-    schedule: Literal["constant", "cosine", "step"] = "constant"
+    schedule: Literal["constant", "cosine", "step"] | Callable[[float], object] = "constant"
+
+    @property
+    def functions(self) -> dict[str, Callable[..., object]]:
+        """The options that are Python functions, by name; no experiment file can hold them."""
+        options = {"optimizer": self.optimizer, "schedule": self.schedule}
+        return {name: option for name, option in options.items() if callable(option)}
 
     @property
     def buffers(self) -> bool:
@@ -58,7 +71,18 @@ class LocalTraining(NamedOptions, label="local"):
         return self.optimizer != "sgd" or self.momentum > 0
 
     def learning_rate(self, progress: float) -> float:
-        """Return the learning rate when the fraction `progress` of the rounds is finished."""
+        """Return the learning rate when the fraction `progress` of the rounds is finished.
+
+        Raises:
+            ConfigError: a schedule of one's own returns no positive number.
+        """
+        if callable(self.schedule):
+            factor = self.schedule(progress)
+            if not isinstance(factor, int | float) or not 0 < self.lr * factor <= LARGEST:
+                raise ConfigError(
+                    f"local: schedule({progress:g}) must be a factor of lr, above 0; got {factor!r}"
+                )
+            return self.lr * factor
         match self.schedule:
             case "cosine":
                 return self.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))

@@ -506,6 +506,22 @@ WITH_METHODS = (
         "{name} asks a teacher, whose owner's limits stand in a folder that `vergence deploy init` "
         "makes, and not in a Flower app; deploy with `init`, or simulate",
     ),
+    Incompatibility(
+        "DP-SGD",
+        "an optimiser of one's own",
+        "privacy.solver takes steps of its own, with noise; use the optimiser sgd, adam or adamw",
+    ),
+    Incompatibility(
+        "Ray, GPUs, stacks",
+        "an optimiser of one's own",
+        "an optimiser of one's own trains clients one by one, on this machine's CPUs; use sgd, "
+        "adam or adamw, or leave out run.{together}",
+    ),
+    Incompatibility(
+        "any plan",
+        "an optimiser of one's own in split learning",
+        "{name} takes steps batch by batch; use the optimiser sgd, adam or adamw",
+    ),
 )
 """Pairs that a plan refuses with some methods."""
 
@@ -692,6 +708,7 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "bytes or Ray": lambda s: s.plan.engine != "simulator",
     "Ray": lambda s: s.plan.engine == "ray",
     "GPUs": lambda s: s.plan.device not in ("auto", "cpu"),
+    "any plan": lambda s: s.plan,
     "a stock Flower app": lambda s: s.app,
 }
 

@@ -37,10 +37,11 @@ def device_for(method: Method, plan: Plan, task: Task | None = None) -> torch.de
     if plan.engine == "ray":
         installed()
     # DP-SGD clips the gradient of every sample, split learning computes batch by batch, labs train
-    # person by person, and a recording of steps would hold one augmentation for ever: none of it is
-    # written for a GPU.
+    # person by person, and a recording of steps would hold one augmentation, or another optimiser's
+    # count of steps, for ever: none of it is written for a GPU.
+    one_by_one = method.served or callable(method.local.optimizer)
     augments = task is not None and task.augments
-    if plan.privacy.solver is not None or method.served or plan.silos.labs or augments:
+    if plan.privacy.solver is not None or plan.silos.labs or augments or one_by_one:
         return torch.device("cpu")
     return choose_device("cpu" if plan.engine == "ray" else plan.device)
 

@@ -29,7 +29,7 @@ from vergence.core.task import Task, join_outputs, map_outputs
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.device import in_main_memory
-from vergence.training.fused_optimizers import SLOTS, stepper
+from vergence.training.fused_optimizers import slots_of, stepper
 from vergence.training.gradients import training_loss
 from vergence.training.graph_recorder import CudaGraphRecorder, Program
 from vergence.training.sequential import FlatNetwork
@@ -110,9 +110,8 @@ class Graphed:
         state = None
         if ask.optimiser is not None:
             buffers: dict[str, Params] = {}
-            if ask.local.buffers:
-                for name, slot in zip(SLOTS[ask.local.optimizer], slots, strict=True):
-                    buffers[name] = ask.params.like(slot.to(home))
+            for name, slot in zip(slots_of(ask.local), slots, strict=True):
+                buffers[name] = ask.params.like(slot.to(home))
             state = OptimizerState(buffers, ask.optimiser.steps + steps)
         metrics = {"loss": loss / steps}
         if ask.score_on is not None:
@@ -180,7 +179,7 @@ class GraphSlot(FlatNetwork):
                 self._gather(programs[size].rows, at)
                 programs[size].step()
                 at += size
-            wanted = SLOTS[ask.local.optimizer] if ask.local.buffers and ask.optimiser else ()
+            wanted = slots_of(ask.local) if ask.optimiser else ()
             slots = [self.slots[name].clone() for name in wanted]
             return self.vector.clone(), self.loss.clone(), slots, len(sizes)
 
@@ -255,7 +254,7 @@ class GraphSlot(FlatNetwork):
             local.clip,
         )
         if key not in self.programs:
-            for name in SLOTS[local.optimizer] if local.buffers else ():
+            for name in slots_of(local):
                 if name not in self.slots:
                     self.slots[name] = torch.zeros_like(self.vector)
             self.programs[key] = self._record(local, mu, ask.trainable is not None, size)
@@ -275,7 +274,7 @@ class GraphSlot(FlatNetwork):
             for name, (bank, source) in self.banks.items()
         }
         self._gather(rows, 0)
-        names = SLOTS[local.optimizer] if local.buffers else ()
+        names = slots_of(local)
         buffers = [self._views(self.slots[name]) for name in names]
         pull, keep = self._views(self.scratch), self._views(self.keep)
         step = stepper(self.tensors, buffers, local, self.rate, self.count)

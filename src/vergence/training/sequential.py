@@ -24,7 +24,7 @@ from vergence.core.task import Task, join_outputs
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.bf16_weights import HalfNetwork, keep_types
-from vergence.training.fused_optimizers import SLOTS, stepper
+from vergence.training.fused_optimizers import OwnOptimizer, slots_of, stepper
 from vergence.training.gradients import adjuster, take_gradients, training_loss
 
 
@@ -84,6 +84,7 @@ class Solver(FlatNetwork):
         super().__init__(task, precision)
         self.slots: dict[str, tuple[Tensor, list[Tensor]]] = {}
         self.scratch: tuple[Tensor, list[Tensor]] | None = None
+        self.own: OwnOptimizer
 
     def _buffer(self) -> tuple[Tensor, list[Tensor]]:
         flat = torch.empty_like(self.vector)
@@ -138,7 +139,11 @@ class Solver(FlatNetwork):
     def _optimiser(self, ask: Fit, progress: float) -> Callable[[list[Tensor]], None]:
         """Fill the resident buffers with zeros or the request's state; return the step."""
         before = ask.optimiser if ask.optimiser is not None else OptimizerState({}, 0)
-        names = SLOTS[ask.local.optimizer] if ask.local.buffers else ()
+        rate = ask.local.learning_rate(progress)
+        if callable(ask.local.optimizer):
+            self.own = OwnOptimizer(self.tensors, ask.local, rate, before, self._views)
+            return self.own.step
+        names = slots_of(ask.local)
         for name in names:
             if name not in self.slots:
                 self.slots[name] = self._buffer()
@@ -147,14 +152,16 @@ class Solver(FlatNetwork):
             else:
                 self.slots[name][0].zero_()
         buffers = [self.slots[name][1] for name in names]
-        rate, count = ask.local.learning_rate(progress), torch.tensor(float(before.steps))
+        count = torch.tensor(float(before.steps))
         return stepper(self.tensors, buffers, ask.local, rate, count)
 
     def _optimizer_state(self, ask: Fit, steps: int) -> OptimizerState | None:
         if ask.optimiser is None:
             return None
-        names = SLOTS[ask.local.optimizer] if ask.local.buffers else ()
+        names = slots_of(ask.local)
         slots = {name: ask.params.like(self.slots[name][0].clone()) for name in names}
+        if callable(ask.local.optimizer):
+            slots = self.own.slots(ask.params)
         return OptimizerState(slots, ask.optimiser.steps + steps)
 
     def compute(self, ask: Compute) -> float | Tensor | Params | list[Tensor]:

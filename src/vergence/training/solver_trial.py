@@ -91,6 +91,8 @@ def choose_solver(
     size, alike = (Counter(filter(None, sizes)).most_common(1) or [(0, 0)])[0]
     if wanted == "sequential":
         return TimedSolver("sequential", 1, "asked for")
+    if callable(local.optimizer):
+        return TimedSolver("sequential", 1, "an optimiser of one's own trains one by one")
     module = task.module()
     stacks = 1 if place.type == "cuda" else STACKS
     chunk = min(CHUNK, alike // stacks, BLOCKS_BYTES // max(_bytes(module), 1))

@@ -34,7 +34,7 @@ from vergence.errors import ConfigError
 from vergence.training.batch_buffers import BatchBuffer, BufferPool
 from vergence.training.bf16_weights import CONVOLUTIONS, float32_parameters, keep_types
 from vergence.training.cuda_graphs import Graphed
-from vergence.training.fused_optimizers import SLOTS, stepper
+from vergence.training.fused_optimizers import slots_of, stepper
 from vergence.training.gradients import Adjust, take_gradients, training_loss
 from vergence.training.sequential import Solver
 
@@ -124,7 +124,7 @@ class Stacked:
         moved = self._trained(leaves)
         for leaf in moved:
             leaf.requires_grad_()
-        names = SLOTS[local.optimizer] if local.buffers else ()
+        names = slots_of(local)
         buffers = [self._trained(self._blocks(name, clients, zero=True)) for name in names]
         count = torch.zeros((), device=self.device)
         step = stepper(self._trained(blocks), buffers, local, local.learning_rate(progress), count)

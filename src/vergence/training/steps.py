@@ -18,7 +18,7 @@ from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step, StepResult
 from vergence.core.task import Task
-from vergence.training.fused_optimizers import SLOTS, stepper
+from vergence.training.fused_optimizers import slots_of, stepper
 from vergence.training.gradients import clip_, take_gradients
 
 
@@ -118,7 +118,7 @@ def rows_of(batch: Batch) -> int:
 
 def with_buffers(params: Params, optimiser: OptimizerState, local: LocalTraining) -> OptimizerState:
     """Return the optimiser's state, with zeros for buffers that it does not have yet."""
-    names = SLOTS[local.optimizer] if local.buffers else ()
+    names = slots_of(local)
     if set(optimiser.slots) == set(names):
         return optimiser
     slots = {name: optimiser.slots.get(name, params * 0.0) for name in names}
