@@ -298,3 +298,105 @@ def test_the_real_folder_is_complete_and_keeps_all_36_viewers():
     ours = np.array([gaze[r["person"]][names.index(r["clip"])][r["frame"]] for r in valid[::50]])
     theirs = np.stack([valid[::50]["x"], valid[::50]["y"]], 1)
     assert np.abs(ours - theirs).max() < 1e-4
+
+
+def cells(**more):
+    """Three samples of one viewer, 40 ms apart."""
+    columns = {
+        "person": np.array(["a", "a", "a"]),
+        "clip": np.array(["c", "c", "c"]),
+        "t_s": np.array([0.0, 0.04, 0.08]),
+        "x": np.array([0.0, 0.5, 1.0]),
+        "y": np.array([1.0, 0.5, 0.0]),
+        "valid": np.array([1, 1, 1]),
+    }
+    return columns | {name: np.asarray(value) for name, value in more.items()}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"x": [-1e-6, 0.5, 1]}, "outside"),
+        ({"y": [0, 0.5, 1 + 1e-6]}, "outside"),
+        ({"x": [0, np.nan, 1]}, "valid gaze is NaN or infinite in 1 of 3 rows, first in row 1"),
+        ({"t_s": [0, np.nan, 1]}, "t_s is NaN"),
+        ({"t_s": [-0.04, 0, 1]}, r"t_s must be 0 to 19\.96 s"),
+        ({"t_s": [0, 0.04, 20.0]}, r"t_s must be 0 to 19\.96 s"),
+        ({"x": [0.5]}, "differ in length"),
+    ],
+)
+def test_cells_of_gaze_that_are_refused(tmp_path, more, said):
+    np.savez(tmp_path / "gaze_25hz.npz", **cells(**more))
+    with pytest.raises(DataError, match=said):
+        read_gaze(tmp_path)
+
+
+def test_gaze_of_frames_is_that_of_their_time_or_of_a_neighbour(tmp_path):
+    """Frames are 0.2 s apart, five samples; invalid gaze may be anything but counts as none."""
+    t = np.array([0.04, 0.2, 0.36, 0.44, 0.56, 19.76, 19.84])
+    x = np.arange(1, 8) / 10
+    valid = np.array([1, 1, 1, 1, 0, 1, 1])
+    x[4] = np.nan
+    people = {"person": np.full(7, "a"), "clip": np.full(7, "c"), "t_s": t, "x": x}
+    np.savez(tmp_path / "gaze_25hz.npz", **cells(**people, y=x / 2, valid=valid))
+    names, gaze = read_gaze(tmp_path)
+    assert names == ["c"]
+    found = gaze["a"][0]
+    assert found.shape == (100, 2)
+    assert found[[0, 1, 2, 99], 0] == pytest.approx([0.1, 0.2, 0.3, 0.6])
+    assert found[[0, 1, 2, 99], 1] == pytest.approx([0.05, 0.1, 0.15, 0.3])
+    assert np.isnan(found[3:99]).all()
+
+
+def test_windows_of_a_clip_by_hand():
+    """Windows of three frames two apart span five: starts 0, 40 and 80 of 100 fit, not 120."""
+    own = {7: np.arange(200.0).reshape(100, 2), 3: np.full((100, 2), np.nan)}
+    columns, tracked = Gazecom(window=3, hop=40)._windows(own, 2)
+    assert columns["frame_ids"][:3].tolist() == [[700, 702, 704], [740, 742, 744], [780, 782, 784]]
+    assert columns["scene"].tolist() == [7000, 7040, 7080, 3000, 3040, 3080]
+    assert columns["points"][1, :, 0].tolist() == [[80, 81], [84, 85], [88, 89]]
+    assert tracked.tolist() == [True] * 3 + [False] * 3
+    columns, _ = Gazecom(window=3, hop=95)._windows(own, 2)
+    assert columns["scene"].tolist() == [7000, 7095, 3000, 3095]
+    columns, _ = Gazecom(window=3, hop=96)._windows(own, 2)
+    assert columns["scene"].tolist() == [7000, 3000]
+    columns, _ = Gazecom(window=4)._windows(own, 5)
+    assert columns["scene"][:5].tolist() == [7000, 7020, 7040, 7060, 7080]
+
+
+def test_steps_and_spans_at_their_limits():
+    assert Gazecom(every_s=0.6)._stride() == 3
+    assert Gazecom(window=100)._stride() == 1
+    assert Gazecom(window=34, every_s=0.6)._stride() == 3
+    for options, kind, said in (
+        ({"window": 101}, DataError, r"101 frames\)"),
+        ({"window": 35, "every_s": 0.6}, DataError, r"103 frames\)"),
+        ({"every_s": 0.3}, ConfigError, "multiple of 0.2 s"),
+        ({"every_s": 0.2 + 2e-6}, ConfigError, "multiple"),
+        ({"every_s": 0.05}, ConfigError, "multiple"),
+        ({"min_clips": 0}, ConfigError, "min_clips must be 1 to 2"),
+        ({"min_clips": 3}, ConfigError, "min_clips must be 1 to 2"),
+    ):
+        with pytest.raises(kind, match=said):
+            Gazecom(**options)._stride()
+    assert Gazecom(min_clips=2, every_s=0.2 + 5e-7)._stride() == 1
+
+
+def test_clips_are_dealt_by_the_first_shuffle_that_serves_everybody():
+    gaze = {"a": dict.fromkeys(range(9)), "b": dict.fromkeys((0, 1, 2)), "c": {0: None, 1: None}}
+    made = Gazecom(clips=(4, 2, 3), split_seed=1)
+    parts = made._deal(gaze, 9)
+    assert [len(part) for part in parts] == [4, 2, 3]
+    assert all(len(part & {0, 1, 2}) == 1 for part in parts)
+    rng = np.random.default_rng(1)
+    while True:
+        order = rng.permutation(9)
+        own = [set(order[5:].tolist()), set(order[3:5].tolist()), set(order[:3].tolist())]
+        if all(part & {0, 1, 2} for part in own):
+            break
+    assert parts == own
+    with pytest.raises(DataError, match="asks for 9 clips, the data hold 8"):
+        made._deal(gaze, 8)
+    few = {p: dict.fromkeys(c) for p, c in (("x", (0, 1, 2)), ("y", (0, 1, 3)), ("z", (2, 3, 4)))}
+    with pytest.raises(DataError, match="somebody has only 3 clips"):
+        Gazecom(clips=(1, 1, 3))._deal({**few, "w": dict.fromkeys((0, 1, 4))}, 5)
