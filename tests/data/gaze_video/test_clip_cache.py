@@ -472,8 +472,8 @@ def test_files_up_to_four_pieces_are_digested_whole(tmp_path):
     assert seen[4 << 16, 0].split()[:2] == [str(4 << 16), str(10**18)]
     whole = (tmp_path / f"{4 << 16} 0").read_bytes()
     assert seen[4 << 16, 0].split()[2] == hashlib.sha256(whole).hexdigest()
-    pieces = bytearray((4 << 16) + 8)
-    pieces[0] = 1
-    last = len(pieces) - (1 << 16)
-    four = b"".join(bytes(pieces[last * k // 3 :][: 1 << 16]) for k in range(4))
-    assert seen[(4 << 16) + 8, 0].split()[2] == hashlib.sha256(four).hexdigest()
+    large = np.random.default_rng(0).bytes((4 << 16) + 8)
+    path.write_bytes(large)
+    last = len(large) - (1 << 16)
+    four = b"".join(large[last * k // 3 :][: 1 << 16] for k in range(4))
+    assert identity(path).split()[2] == hashlib.sha256(four).hexdigest()
