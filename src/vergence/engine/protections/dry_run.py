@@ -6,6 +6,8 @@ Used by `audit.updates`, `engine.compatibility_check`, `engine.protections.dp_sg
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from vergence.core.client import ClientContext
@@ -45,8 +47,8 @@ def dry_run(
     if method.served:
         return split_passes(method, rounds)
     return tuple(
-        one
-        for one in _turns_of(method, task, federation, rounds, _TrainingRecorder)
+        replace(one, times=rounds) if first else one
+        for first, one in _turns_of(method, task, federation, _TrainingRecorder)
         if isinstance(one, TrainingPass)
     )
 
@@ -58,7 +60,7 @@ def processor_work(method: Method, task: Task, federation: Federation) -> str:
     server = ["what its server learns from public data"] if method.needs_public_data else []
     # A turn that answers questions of the server cannot be tried, and may compute anything.
     try:
-        work = _turns_of(method, task, federation, 1, _ProcessorRecorder)
+        work = [one for _, one in _turns_of(method, task, federation, _ProcessorRecorder)]
     except ConfigError:
         work = ["what its server asks for"]
     # What a dry run cannot go through is left to the run itself.
@@ -68,19 +70,16 @@ def processor_work(method: Method, task: Task, federation: Federation) -> str:
 
 
 def _turns_of(
-    method: Method,
-    task: Task,
-    federation: Federation,
-    rounds: int,
-    kind: type[_TrainingRecorder],
-) -> list[TrainingPass | str]:
+    method: Method, task: Task, federation: Federation, kind: type[_TrainingRecorder]
+) -> list[tuple[bool, TrainingPass | str]]:
     """Run each kind of turn twice for one client; return what was recorded the first time.
 
-    Each result is a training, or the name of work that stays on the processor.
+    Each result is whether the kind of turn is the first that the method declares, and a training or
+    the name of work that stays on the processor.
     """
     client = federation.clients[0]
     data, server = federation.people[client], method.server(task)
-    passes: list[TrainingPass | str] = []
+    passes: list[tuple[bool, TrainingPass | str]] = []
     for number, (verb, exposed) in enumerate(method.exposure.items()):
         # A blind turn sees no samples; one that goes beyond the budget says so in its exposure.
         if exposed.blind or exposed.beyond:
@@ -90,10 +89,10 @@ def _turns_of(
         if set(exposed.down or ()) - set(trees):
             raise uncovered(verb, exposed)
         site = ClientContext(client, data.train, data.val, task, 0, RandomStream("rehearsal"))
-        recorder = kind(registry_name(method), verb, site, 1 if number else rounds)
+        recorder = kind(registry_name(method), verb, site)
         handler = getattr(method, f"on_{verb}")
         state, _ = drive(handler(method.client(task), Message(verb, trees), site), recorder.answer)
-        passes += recorder.passes
+        passes += [(not number, one) for one in recorder.passes]
         # A second time from the new state: some methods ask for more once they have a state. It
         # must ask for nothing that is refused; each round is counted like the first.
         drive(handler(state, Message(verb, trees), site), recorder.answer)
@@ -118,8 +117,8 @@ def unprotected(method: Method, task: Task) -> str:
 class _TrainingRecorder:
     """Answers the requests of a dry run without training, and notes the trainings."""
 
-    def __init__(self, name: str, verb: str, site: ClientContext, times: int) -> None:
-        self.name, self.verb, self.site, self.times = name, verb, site, times
+    def __init__(self, name: str, verb: str, site: ClientContext) -> None:
+        self.name, self.verb, self.site = name, verb, site
         self.passes: list[TrainingPass | str] = []
 
     def answer(self, ask: object) -> object:
@@ -127,7 +126,7 @@ class _TrainingRecorder:
         if isinstance(ask, Fit):
             return self._fitted(ask)
         if isinstance(ask, Mean):
-            self.passes.append(TrainingPass(None, 1.0, self.times))
+            self.passes.append(TrainingPass(None, 1.0, 1))
             return ask.shortened().mean(0)
         if isinstance(ask, Compute) and ask.data is self.site.val:
             return Solver(self.site.task).compute(ask)
@@ -138,7 +137,7 @@ class _TrainingRecorder:
         if ask.objective is not None:
             raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)
-        self.passes.append(TrainingPass(ask.local, share, self.times))
+        self.passes.append(TrainingPass(ask.local, share, 1))
         weight, steps = self.site.task.weigh(ask.data), steps_of(ask.local, len(ask.data))
         return FitResult(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})
 

@@ -1,0 +1,174 @@
+"""Forecasts and releases of user-level privacy, worked by hand."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from vergence.core.aggregation import Aggregate
+from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
+from vergence.engine.protections import user_level
+from vergence.engine.protections.user_level import (
+    UserLevelMechanism,
+    forecast,
+    other_noise_of,
+)
+from vergence.engine.silos import NO_LABS, Silos
+from vergence.errors import ConfigError
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.scaffold import Scaffold
+from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
+from vergence.privacy.dp.accounting import Charge
+
+FINE = UserLevelConfig(noise=4.0, bits=24)
+"""On this grid a sum of one person is exact in float32, and none of two."""
+LABS = Silos({"x": ("a", "b"), "y": ("c", "d", "e", "f", "g"), "z": ("h", "i", "j")})
+SECURE = SecureAggregationConfig()
+
+
+@pytest.mark.parametrize(
+    ("clients", "plan", "most"),
+    [
+        (50, {}, 50),
+        (1000, {"presence": Participation(cohort=0.1)}, 160),  # 100 + 6 x 10
+        (10_000, {"presence": Participation(cohort=30)}, 63),  # 30 + 6 x 5.48
+        (10, {"presence": Participation(cohort=0.5)}, 10),  # 5 + 6 x 2.24, of 10
+        (3, {"presence": Participation(cohort=4)}, 3),
+        (1000, {"presence": Participation(cohort=0.1, rhythm=True)}, 100),
+        (1000, {"presence": Participation(cohort=0.1, gone={"a": 1})}, 100),
+        (3, {"silos": LABS}, 10),
+        (3, {"silos": LABS, "presence": Participation(cohort=2)}, 8),  # 5 + 3
+        (3, {"silos": LABS, "presence": Participation(cohort=0.3)}, 5),
+        (3, {"silos": LABS, "presence": Participation(cohort=0.4)}, 8),  # of 1.2 labs
+    ],
+)
+def test_sums_must_be_exact_for_the_most_people_that_a_round_can_have(clients, plan, most):
+    """The draw may bring six standard deviations more than the mean, and the largest labs."""
+    with pytest.raises(ConfigError, match=f"sums of {most} people on a grid of 24 bits"):
+        forecast(FINE, Plan(**plan), FedAvg(), clients)
+
+
+def test_labs_that_are_hidden_count_once_in_a_sum():
+    lab = replace(FINE, unit="lab")
+    with pytest.raises(ConfigError, match="sums of 3 people"):
+        forecast(lab, Plan(silos=LABS), FedAvg(), 3)
+    with pytest.raises(ConfigError, match="sums of 2 people"):
+        forecast(lab, Plan(silos=LABS, presence=Participation(cohort=2, rhythm=True)), FedAvg(), 3)
+
+
+def test_one_person_fits_where_two_do_not():
+    assert forecast(FINE, Plan(), FedAvg(), 1).expected == 1
+    secure = Plan(privacy=Privacy(user=FINE, aggregation=SECURE), rounds=1)
+    # Each client's own words must be exact: of one person, or of the largest lab.
+    assert forecast(FINE, secure, FedAvg(), 4).expected == 4
+    labs = Silos({name: (f"{name}1", f"{name}2") for name in "pqrs"})
+    with pytest.raises(ConfigError, match="sums of 2 people"):
+        forecast(FINE, replace(secure, silos=labs), FedAvg(), 4)
+
+
+USER = UserLevelConfig(clip=0.5, noise=3.0)
+
+
+@pytest.fixture
+def booked(monkeypatch):
+    """Charges whose epsilon was asked for, with the delta; the accountant takes seconds."""
+    asked = []
+
+    class Book:
+        def __init__(self, charges):
+            self.charges = charges
+
+        def epsilon(self, delta):
+            asked.append((*self.charges, delta))
+            return 1.0
+
+    monkeypatch.setattr(user_level, "Ledger", Book)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("user", "method", "cohort", "charge"),
+    [
+        (USER, FedAvg(), 1.0, Charge(3.0, 1.0, 9)),
+        (USER, FedAvg(), 5, Charge(3.0, 0.25, 9)),
+        (USER, FedAvg(), 0.25, Charge(3.0, 0.25, 9)),
+        (USER, FedAvg(), 30, Charge(3.0, 1.0, 9)),
+        (USER, Scaffold(), 1.0, Charge(3.0, 1.0, 9)),
+        (replace(USER, turns=1), FedAvg(), 0.25, Charge(3.0 / 2)),  # a turn is in four nodes
+    ],
+)
+def test_what_a_run_is_charged_by_hand(booked, user, method, cohort, charge):
+    """More sums of a round are charged as one, with as much more noise on each."""
+    plan = Plan(rounds=9, presence=Participation(cohort=cohort))
+    made = forecast(user, plan, method, 20)
+    ((found, delta),) = booked
+    assert (found.rate, found.steps, delta) == (charge.rate, charge.steps, 1e-5)
+    assert found.noise == pytest.approx(charge.noise)
+    sums = sum(1 for exposed in method.exposure.values() if exposed.trees)
+    assert (made.sums, made.rounds, made.each, made.other_noise) == (sums, 9, 1.0, 0.0)
+    assert made.noise == pytest.approx(3.0 if user.turns else 3.0 * math.sqrt(sums))
+    assert made.expected == min(5 if cohort in (5, 0.25) else 20, 20)
+    assert made.squared == (4 if user.turns else 0)
+
+
+@pytest.mark.parametrize(
+    ("user", "silos", "times"),
+    [
+        (USER, NO_LABS, 0.0),
+        (USER, LABS, 1 / 5),
+        (replace(USER, unit="lab"), LABS, 2.0),
+    ],
+)
+def test_the_other_unit_has_the_noise_of_the_worst_lab(user, silos, times):
+    assert other_noise_of(user, silos) == times
+
+
+def test_labs_in_a_forecast_by_hand(booked):
+    """10 people in 3 labs; with 2 labs asked 2/3 of all people are in a sum."""
+    plan = Plan(silos=LABS, presence=Participation(cohort=2), rounds=4)
+    people = forecast(USER, plan, FedAvg(), 3)
+    assert (people.rate, people.each, people.level.people) == (1.0, 10 / 3, 5)
+    assert people.expected == pytest.approx(20 / 3)
+    people.epsilon_of_other(1e-6)
+    labs = forecast(replace(USER, unit="lab"), plan, FedAvg(), 3)
+    assert (labs.each, labs.expected, labs.level.people) == (1.0, 2.0, 1)
+    labs.epsilon_of_other(1e-7)
+    charges = [(each.noise, round(each.rate, 9), each.steps, delta) for each, delta in booked]
+    assert charges == [
+        (3.0, 1.0, 4, 1e-5),
+        (pytest.approx(3 / 5), 1.0, 4, 1e-6),
+        (3.0, 0.666666667, 4, 1e-5),
+        (6.0, 1.0, 4, 1e-7),
+    ]
+
+
+def test_a_budget_is_kept_up_to_its_last_digit():
+    spent = forecast(USER, Plan(rounds=3), FedAvg(), 5).epsilon(USER.delta)
+    forecast(replace(USER, epsilon=spent), Plan(rounds=3), FedAvg(), 5)
+    less = replace(USER, epsilon=spent * (1 - 1e-9))
+    with pytest.raises(ConfigError, match=f"3 rounds with noise 3 would spend epsilon {spent:.3g}"):
+        forecast(less, Plan(rounds=3), FedAvg(), 5)
+
+
+def mechanism(tmp_path, user=USER, clients=8, **plan):
+    return UserLevelMechanism(user, Plan(**plan), FedAvg(), clients, tmp_path, 0)
+
+
+EMPTY = Aggregate({}, {}, 4, {"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("phase", "plan", "asked", "count"),
+    [
+        ("0", {}, 7, 7),
+        ("0", {"presence": Participation(cohort=0.3)}, 7, 2),  # .3 x 8 = 2.4
+        ("setup", {"presence": Participation(cohort=0.3)}, 7, 7),
+        ("finish", {"presence": Participation(cohort=0.3)}, 0, 1),
+        ("0", {"presence": Participation(cohort=0.05)}, 7, 1),
+    ],
+)
+@pytest.mark.usefixtures("booked")
+def test_a_sum_of_nothing_tells_the_number_expected_alone(tmp_path, phase, plan, asked, count):
+    made = mechanism(tmp_path, **plan).release(EMPTY, phase, 1, asked)
+    assert (made.count, made.metrics, made.totals) == (count, {}, {})
