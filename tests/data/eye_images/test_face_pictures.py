@@ -170,3 +170,39 @@ run        = {{ rounds = 1, workers = 1, evaluate_every = 0 }}
     assert "ann: pictures with both eyes" in said.out
     ran = vergence("run", tmp_path / "eyes.toml", "--out", tmp_path / "out")
     assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize(("count", "fine"), [(2, False), (3, True)])
+def test_a_check_counts_pictures_with_both_eyes(tmp_path, count, fine):
+    columns = patches(tmp_path, [(n, -n) for n in range(count)])
+    lines = FacePictures(columns=columns).check(tmp_path)
+    assert [(c.what, c.actual, c.ok) for c in lines][:1] == [
+        ("ann: pictures with both eyes", str(count), fine)
+    ]
+    assert lines[1].actual.startswith(f"{count} rows read, 1 people; left out: 0 pictures")
+
+
+@pytest.mark.parametrize("unit", ["deg", "rad"])
+def test_angles_beyond_the_side_are_refused_by_their_worst_row(tmp_path, unit):
+    most = 90 if unit == "deg" else np.pi / 2
+    columns = {**patches(tmp_path, [(1, 1), (most, -most), (1, 1)]), "unit": unit}
+    FacePictures(columns=columns)._read(tmp_path)
+    columns |= patches(tmp_path, [(1, most + 0.1), (-most - 0.2, 0), (0, 0)])
+    with pytest.raises(DataError, match=f"row 3: pitch, yaw is more than 90 degrees .*as {unit}"):
+        FacePictures(columns=columns)._read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("size", "fine"),
+    [((60, 36), True), ((61, 36), True), ((60, 35), True), ((62, 36), False), ((60, 38), False)],
+)
+def test_patches_are_five_to_three_but_for_a_pixel(tmp_path, size, fine):
+    columns = patches(tmp_path, [(0, 0)])
+    Image.new("L", size).save(tmp_path / "ann" / "0_l.png")
+    made = FacePictures(columns=columns)
+    if fine:
+        assert made._read(tmp_path)[0]["ann"][0]["image"].shape == (2, 36, 60)
+    else:
+        with pytest.raises(DataError, match=rf"has {size[0]} x {size[1]} pixels") as caught:
+            made._read(tmp_path)
+        assert "(targets.csv, row 2)" in str(caught.value)

@@ -365,3 +365,89 @@ def test_dates_and_times():
     assert iso_ns("1970-01-01T00:00:01,5") == 1_500_000_000
     assert iso_ns("1970-01-01 01:00:00+01:00") == 0
     assert iso_ns("31.01.2026") is None
+
+
+MPS = "tracking_timestamp_us,yaw_rads_cpf,pitch_rads_cpf,depth_m\n"
+
+
+def aria_recording(root, **files):
+    folder = root / "p1"
+    folder.mkdir(parents=True)
+    write_video(folder / "rgb.mp4", np.arange(3) / 10)
+    for name, text in files.items():
+        (folder / f"{name}.csv").write_text(text)
+    return root
+
+
+def test_an_aria_recording_with_its_own_gaze_needs_no_field_of_view(tmp_path):
+    text = "frame,frame_timestamp_us,gaze_timestamp_us,dt_ms,x,y\n0,0,0,0,0.25,0.5\n"
+    root = aria_recording(tmp_path, gaze_2d=text)
+    (recording,), said = GazeTable(preset="aria_mps").read(root)
+    assert (recording.gaze.x.tolist(), recording.person) == ([0.25], "p1")
+    assert said == "1 recordings read, 1 person"
+
+
+def test_gaze_of_mps_without_a_camera_is_placed_by_its_angles(tmp_path):
+    """Yaw counts to the left and pitch upwards; the start is the first sample, or a time in us."""
+    root = aria_recording(tmp_path, eyegaze=MPS + "1000000,0.1,0.2,1\n1500000,-0.1,0,1\n")
+    for start, t in (("first", [0, 0.5]), (0.0, [1, 1.5]), (2e6, [-1, -0.5])):
+        options = {"preset": "aria_mps", "fov_deg": (90.0, 60.0), "start": start}
+        (recording,), _ = GazeTable(**options).read(root)
+        assert recording.gaze.t_s == pytest.approx(t)
+    gaze = recording.gaze
+    assert gaze.x == pytest.approx([0.5 - np.tan(0.1) / 2, 0.5 + np.tan(0.1) / 2])
+    assert gaze.y == pytest.approx([0.5 - np.tan(0.2) / np.tan(np.radians(30)) / 2, 0.5])
+    with pytest.raises(ConfigError, match=r"start must be .* got '2026-01-31'"):
+        GazeTable(preset="aria_mps", fov_deg=(90.0, 60.0), start="2026-01-31").read(root)
+    with pytest.raises(ConfigError, match=r"set fov_deg"):
+        GazeTable(preset="aria_mps").read(root)
+    (root / "p1" / "eyegaze.csv").unlink()
+    with pytest.raises(DataError, match="has 1 videos and no MPS eye gaze CSV"):
+        GazeTable(preset="aria_mps").read(root)
+    (root / "p1" / "eyegaze.csv").write_text(MPS)
+    write_video(root / "p1" / "b.mp4", np.arange(3) / 10)
+    with pytest.raises(DataError, match="has 2 videos and an MPS eye gaze CSV"):
+        GazeTable(preset="aria_mps").read(root)
+
+
+@pytest.mark.parametrize("fov", [(0.0, 60.0), (90.0, 180.0), (90.0,), (90.0, 60.0, 30.0)])
+def test_fields_of_view_that_are_none(fov):
+    with pytest.raises(ConfigError, match="fov_deg must be"):
+        GazeTable(fov_deg=fov)
+    GazeTable(fov_deg=(1e-6, 179.99))
+
+
+@pytest.mark.parametrize(
+    ("times", "fine"),
+    [
+        ([2.799], True),
+        ([2.801], False),
+        ([-1.0], True),
+        ([-1.001], False),
+        ([-5, 0.5], True),
+    ],
+)
+def test_gaze_may_be_a_second_beside_the_video(tmp_path, times, fine):
+    """The video lasts from 0 to 1.8 s."""
+    rows = "".join(f"{1000 * t},0.5,0.5\n" for t in times)
+    recording = GazeTable(columns=COLUMNS).read(table(tmp_path, f"t,x,y\n{rows}"))[0][0]
+    if fine:
+        check_overlap(recording)
+    else:
+        with pytest.raises(DataError, match=f"gaze from {times[0]:.3f} to {times[-1]:.3f} s"):
+            check_overlap(recording)
+
+
+@pytest.mark.parametrize(("outside", "fine"), [(1, True), (2, False)])
+def test_a_share_of_gaze_may_lie_outside_the_picture(tmp_path, monkeypatch, outside, fine):
+    from vergence.data.gaze_video import gaze_table
+
+    monkeypatch.setattr(gaze_table, "MAX_OUTSIDE", 0.25)
+    places = [0.5] * (4 - outside) + [1.5] * outside
+    rows = "".join(f"{100 * i},{x},0.5\n" for i, x in enumerate(places))
+    root = table(tmp_path, f"t,x,y\n{rows}")
+    if fine:
+        assert gaze(root).valid.sum() == 3
+    else:
+        with pytest.raises(DataError, match=r"2 of 4 valid .* in row 4 \(1\.5, 0\.5 fraction\)"):
+            gaze(root)
