@@ -15,7 +15,7 @@ from vergence.errors import ConfigError
 from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
 from vergence.privacy.dp.dp_sgd import noised, poisson
-from vergence.privacy.dp.per_sample_gradients import Clipper, refuse
+from vergence.privacy.dp.per_sample_gradients import Clipper, _windows, refuse
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.sequential import Solver
@@ -202,3 +202,39 @@ def test_noise_leaves_no_trace_of_what_it_was_added_to():
         math.floor(math.log2(0.3)) - 16
     )
     assert torch.equal(noised(values.clone(), 0.0, 1.0, SECRET.draws()), values)
+
+
+@pytest.mark.parametrize(("kernel", "size"), [((3, 2), (9, 30)), ((2, 3), (8, 4)), (1, (5, 6))])
+@pytest.mark.parametrize("options", [{}, {"dilation": (2, 1)}, {"stride": (1, 2), "padding": 1}])
+def test_windows_of_a_convolution_are_those_that_torch_unfolds(kernel, size, options):
+    """In either order of dimensions: channels last where their rows are the longer ones."""
+    layer = nn.Conv2d(4, 5, kernel, **options)
+    images = torch.randn(2, 4, *size, generator=torch.Generator().manual_seed(0))
+    found, last = _windows(layer, images)
+    plain = nn.functional.unfold(
+        images, layer.kernel_size, layer.dilation, layer.padding, layer.stride
+    )
+    high, wide = layer(images).shape[2:]
+    plain = plain.view(2, 4, *layer.kernel_size, high, wide)
+    assert last is (4 * layer.kernel_size[1] >= size[1] + 2 * layer.padding[1])
+    order = (0, 4, 5, 2, 3, 1) if last else (0, 1, 2, 3, 4, 5)
+    assert torch.equal(found, plain.permute(order))
+
+
+def test_a_clipper_takes_one_pass_after_another():
+    """Each pass's sums are its own, and another pass beside it leaves nothing."""
+    solver = Solver(GazeAngle(Odd()))
+    solver.module.train()
+    flat, _ = solver._buffer()
+    into = dict(zip(solver.layout.names, solver._views(flat), strict=True))
+    steps = [batch(count, 8, 12) for count in (5, 3, 5)]
+    wanted = [one_by_one(solver, data, 0.3) for data in steps]
+    with Clipper(solver.module, 0.3) as clipper:
+        for data, (want, norms) in zip(steps, wanted, strict=True):
+            flat.fill_(math.nan)
+            output = solver.task.forward(solver.module, data)
+            clipper.gradients(loss_per_sample(solver.task, output, data), into)
+            np.testing.assert_allclose(clipper.norms, norms, rtol=1e-3)
+            for name, gradient in zip(solver.layout.names, want, strict=True):
+                scale = float(gradient.abs().max())
+                torch.testing.assert_close(into[name], gradient, rtol=0, atol=2e-3 * scale + 1e-9)

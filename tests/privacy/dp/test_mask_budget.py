@@ -13,7 +13,7 @@ from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import unpack_file
 from vergence.errors import ConfigError, StateError
-from vergence.privacy.dp.mask_budget import MaskBudget, groups
+from vergence.privacy.dp.mask_budget import Groups, MaskBudget, groups
 from vergence.privacy.dp.private_selection import PrivateMaskSelector, spent
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import ReleaseLog
@@ -164,3 +164,16 @@ def test_choices_within_each_tensor_are_refused(tmp_path):
     score = params(1, 2)
     with pytest.raises(ConfigError, match='among the entries of each tensor; use scope = "global"'):
         chooser(tmp_path).at(site).choose(score, {"weight": 1}, Mask.full(score.layout))
+
+
+@pytest.mark.parametrize(
+    ("k", "drawn"), [(1, 1), (4, 1), (5, 1), (6, 2), (8, 2), (10, 2), (11, 3), (99, 3)]
+)
+def test_as_many_groups_are_drawn_as_hold_so_many_entries(k, drawn):
+    """Three groups of 2, 4 and 6 entries, 4 in the mean; a fourth one is no candidate."""
+    of = torch.tensor([0] * 2 + [1] * 4 + [2] * 6 + [3] * 5)
+    made = Groups(of, torch.bincount(of))
+    layout = Layout(("groups",), ((4,),))
+    some = Mask(torch.tensor([True, True, True, False]), layout)
+    assert made.share(k, some) == drawn
+    assert made.share(k, Mask.none(layout)) == 0

@@ -377,3 +377,21 @@ def test_budgets_refuse_from_their_limit_on():
     other = Test(epsilon=2.0)
     assert other.multiplier(1.0, 0) == other.multiplier(1.0, 1) == noise_for(2.0, 1e-5, 1.0, 1)
     assert other.multiplier(1.0, 4) == noise_for(2.0, 1e-5, 1.0, 4)
+
+
+@pytest.mark.parametrize("variance", [Fraction(1, 9), Fraction(10, 3), Fraction(10**8, 7)])
+def test_coins_are_tossed_with_one_chance_in_floats_and_in_fractions(variance, monkeypatch):
+    """Clear coins are decided by floats and unclear ones by fractions, of the same exponents."""
+    from vergence.privacy.dp import discrete_gaussian as module
+
+    compared, toss = [], module._heads
+
+    def tossed(x, exact, stream):
+        rows = range(0, len(x), 7)
+        np.testing.assert_allclose(x[::7], [float(exact(i)) for i in rows], rtol=1e-9, atol=1e-9)
+        compared.append(len(x))
+        return toss(x, exact, stream)
+
+    monkeypatch.setattr(module, "_heads", tossed)
+    discrete_gaussian(variance, 50, draws("both", str(variance)))
+    assert len(compared) > 2

@@ -120,9 +120,19 @@ def test_what_is_out_of_range_is_refused_by_name_and_not_clipped(bad, counted):
         packing.encode(np.array([0.0, bad]), np.ones(2) if counted else None)
 
 
-@pytest.mark.parametrize("weights", [[1, 4], [1, -1], [1, 0.5], [1, np.nan]])
-def test_weights_that_a_word_cannot_hold_are_refused(weights):
-    with pytest.raises(RangeFault, match="range: 'model'"):
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([1, 4], "by 4, and whole numbers from 0 to 3 are"),
+        ([1, -1], "by -1, and whole"),
+        ([4, -1], "by -1, and whole"),
+        ([1, -0.5], "by -0.5, and whole"),
+        ([1, 0.5], "by a fraction"),
+        ([1, np.nan], "by nan, and whole"),
+    ],
+)
+def test_weights_that_a_word_cannot_hold_are_refused(weights, said):
+    with pytest.raises(RangeFault, match=f"range: 'model' is weighed {said}"):
         Packing(8, 14, True, 3).encode(np.ones(2), np.array(weights))
 
 

@@ -78,6 +78,12 @@ def test_independent_batches_correlate_less_the_more_samples_there_are():
     assert many < 0.15 < few
 
 
+def test_where_the_distance_covariance_rounds_below_zero_nothing_correlates():
+    """Every x beside every z: the covariance is 0, and in single precision -3e-9 of its scale."""
+    x, z = torch.cartesian_prod(100 * torch.arange(5.0), 7.7 * torch.arange(5.0)).split(1, 1)
+    assert float(distance_correlation(x, z)) == pytest.approx(1e-6, rel=1e-3)
+
+
 def test_the_penalty_trains_and_its_gradient_is_finite_where_all_are_alike():
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     smashed = images.flatten(1)[:, :5].clone().requires_grad_(True)
