@@ -17,6 +17,7 @@ class Options:
     pair: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(10)]] = (1, 11)
     count: Positive | Literal["auto"] | None = None
     sizes: tuple[Annotated[int, Ge(1)], ...] = (1,)
+    plain: tuple[float, float] = (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,15 @@ def test_a_number_out_of_range_is_refused(options, message):
 
 @pytest.mark.parametrize(
     "options",
-    [{"scale": (0.5,)}, {"pair": [5, 11]}, {"count": "auto"}, {"sizes": []}, {"sizes": [1, 2, 3]}],
+    [
+        {"scale": (0.5,)},
+        {"scale": (0.5, 2)},
+        {"plain": (1, 2, 3)},
+        {"pair": [5, 11]},
+        {"count": "auto"},
+        {"sizes": []},
+        {"sizes": [1, 2, 3]},
+    ],
 )
 def test_a_number_in_range_is_taken(options):
     check_ranges(Options(**options), "options")
