@@ -81,7 +81,7 @@ def test_ids_that_cannot_be_told_apart_or_written(ids, said):
 
 def test_ids_at_the_limits_are_taken():
     check_ids(["é" * 50, "x" * 100, "...", "a b", "b"], "here")
-    with pytest.raises(DataError, match="person id 'q{199} has 300 bytes"):
+    with pytest.raises(DataError, match=r"person id 'q{199} has 300 bytes"):
         check_ids(["q" * 300], "here")
 
 

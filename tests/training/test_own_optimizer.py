@@ -108,9 +108,7 @@ def test_who_takes_steps_of_another_kind_refuses_it():
     with pytest.raises(InvalidCombination, match="takes steps batch by batch"):
         check(Plan(), vg.methods.SplitFed(local=own))
     for plan in (Plan(device="cuda"), Plan(solver="stacked"), Plan(engine="ray")):
-        with pytest.raises(
-            InvalidCombination, match="clients one by one, on this"
-        ):
+        with pytest.raises(InvalidCombination, match="clients one by one, on this"):
             check(plan, vg.methods.FedAvg(local=own))
     private = build_privacy({"solver": {"epsilon": 8.0}})
     with pytest.raises(InvalidCombination, match="takes steps of its own"):
