@@ -451,3 +451,15 @@ def test_a_share_of_gaze_may_lie_outside_the_picture(tmp_path, monkeypatch, outs
     else:
         with pytest.raises(DataError, match=r"2 of 4 valid .* in row 4 \(1\.5, 0\.5 fraction\)"):
             gaze(root)
+
+
+def test_each_person_of_a_table_has_own_rows(tmp_path):
+    rows = [("bob", 0, 0.1), ("ann", 0, 0.2), ("cat", 100, 0.3), ("bob", 100, 0.4)]
+    text = "who,t,x,y\n" + "".join(f"{who},{t},{x},0.5\n" for who, t, x in rows)
+    found, said = GazeTable(columns={**COLUMNS, "person": "who"}).read(table(tmp_path, text))
+    assert [(r.person, r.id, r.gaze.x.tolist()) for r in found] == [
+        ("ann", "p1/gaze/ann", [0.2]),
+        ("bob", "p1/gaze/bob", [0.1, 0.4]),
+        ("cat", "p1/gaze/cat", [0.3]),
+    ]
+    assert "1 of 1 table read, 3 people" in said
