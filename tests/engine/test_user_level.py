@@ -17,9 +17,11 @@ from vergence.engine.protections.user_level import (
 from vergence.engine.silos import NO_LABS, Silos
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
+from vergence.methods.local_only import LocalOnly
 from vergence.methods.scaffold import Scaffold
 from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.dp.accounting import Charge
+from vergence.privacy.dp.user_level import UserLevel
 
 FINE = UserLevelConfig(noise=4.0, bits=24)
 """On this grid a sum of one person is exact in float32, and none of two."""
@@ -57,11 +59,16 @@ def test_labs_that_are_hidden_count_once_in_a_sum():
         forecast(lab, Plan(silos=LABS, presence=Participation(cohort=2, rhythm=True)), FedAvg(), 3)
 
 
-def test_one_person_fits_where_two_do_not():
+def test_one_person_fits_where_two_do_not(monkeypatch):
+    checked = []
+    monkeypatch.setattr(UserLevel, "check_shares", lambda level: checked.append(level.shares))
     assert forecast(FINE, Plan(), FedAvg(), 1).expected == 1
     secure = Plan(privacy=Privacy(user=FINE, aggregation=SECURE), rounds=1)
     # Each client's own words must be exact: of one person, or of the largest lab.
     assert forecast(FINE, secure, FedAvg(), 4).expected == 4
+    assert checked == [1, 3]
+    assert forecast(FINE, Plan(), LocalOnly(), 1).sums == 0
+    assert checked == [1, 3]
     labs = Silos({name: (f"{name}1", f"{name}2") for name in "pqrs"})
     with pytest.raises(ConfigError, match="sums of 2 people"):
         forecast(FINE, replace(secure, silos=labs), FedAvg(), 4)
