@@ -172,3 +172,19 @@ def test_check_compares_with_the_published_totals(root):
     assert (both.actual, both.expected, both.ok) == ("147", "5,880", False)
     halve(root)
     assert [line.ok for line in columbia.check(root)] == [False]
+
+
+def test_whole_photos_beside_patches_do_not_count(tmp_path):
+    """They come before and between the patches in the order of names."""
+    write_photo(tmp_path, "0001", 0, 0, 5)
+    write_photo(tmp_path, "0001", -15, 10, 0)
+    for name in ("0001_2m_-15P_0V_0H.jpg", "0001_2m_0P_0V_10H.jpg"):
+        (tmp_path / name).touch()
+    found = columbia._pairs(tmp_path)
+    assert {person: [p.degrees for p in photos] for person, photos in found.items()} == {
+        "0001": [(-15, 10, 0), (0, 0, 5)]
+    }
+    for path in tmp_path.glob("*.png"):
+        path.unlink()
+    with pytest.raises(DataError, match="2 whole photos but no eye patches"):
+        columbia._pairs(tmp_path)
