@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vergence.api.explanation import explain
     from vergence.api.finished_run import FinishedRun as Run
     from vergence.api.task_from import task_from
-    from vergence.api.train import load_experiment, open_run, run_experiment, train
+    from vergence.api.train import load_experiment, open_run, run_experiment, train, train_all
     from vergence.core.aggregation import Aggregate
     from vergence.core.client import ClientContext
     from vergence.core.conversation import Conversation, aggregate, collect, compute, fit
@@ -115,6 +115,7 @@ _HOMES = {
     "run_experiment": "api.train",
     "task_from": "api.task_from",
     "train": "api.train",
+    "train_all": "api.train",
 }
 _PACKAGES = ("attacks", "data", "methods", "metrics", "models", "privacy", "tasks")
 
@@ -183,6 +184,7 @@ __all__ = [
     "task_from",
     "tasks",
     "train",
+    "train_all",
 ]
 
 

@@ -81,7 +81,7 @@ def test_names_are_escaped():
 def test_folders_and_mappings_compare_as_runs_do(runs):
     folders = vg.compare(*(run.folder for run in runs))
     assert repr(folders) == repr(vg.compare({run.label: run for run in runs}))
-    paired = vg.compare(*runs, reference="fedper", metric="score").tests
+    paired = vg.compare(*runs, reference="fedper", metric="test_loss").tests
     assert set(paired["b"]) == {"fedper"}
 
 
@@ -112,3 +112,31 @@ def test_a_figure_of_the_report_shows_in_a_notebook_and_is_saved(runs, tmp_path)
         vg.compare(*runs).figure("person")
     with pytest.raises(vg.ConfigError, match="figure 'classes' needs"):
         vg.compare(*runs).figure("classes")
+
+
+def test_several_methods_are_trained_on_the_same_people(tmp_path):
+    people = vg.Federation.from_arrays(arrays())
+    options = {"rounds": 2, "seeds": [0, 1], "workers": 1, "progress": False}
+    methods = [vg.methods.FedAvg(), vg.methods.FedPer()]
+    made = vg.train_all(methods, regression(), people, out=tmp_path, **options)
+    assert {label: run.folder for label, run in made.items()} == {
+        "fedavg": tmp_path / "fedavg",
+        "fedper": tmp_path / "fedper",
+    }
+    alone = vg.train(vg.methods.FedPer(), regression(), people, **options)
+    assert made["fedper"].fingerprint == alone.fingerprint
+    assert set(vg.compare(made).table.index) >= {"fedavg", "fedper"}
+    again = vg.train_all(methods, regression(), people, out=tmp_path, resume=True, **options)
+    assert again["fedavg"].scores.equals(made["fedavg"].scores)
+    near, far = vg.methods.FedProx(mu=1.0), vg.methods.FedProx(mu=0.01)
+    named = vg.train_all({"near": near, "far": far}, regression(), people, **options)
+    assert [run.label for run in named.values()] == ["near", "far"]
+    with pytest.raises(vg.ConfigError, match="several methods are called 'fedprox': give each"):
+        vg.train_all([near, far], regression(), people, **options)
+    for wrong in (near, "fedavg", [], vg.methods.FedAvg):
+        with pytest.raises(vg.ConfigError, match="methods must be a list of methods; got"):
+            vg.train_all(wrong, regression(), people)
+    with pytest.raises(vg.ConfigError, match=r"write vergence\.methods\.FedAvg"):
+        vg.train_all(["fedavg"], regression(), people)
+    with pytest.raises(TypeError, match="round"):
+        vg.train_all(methods, regression(), people, round=3)

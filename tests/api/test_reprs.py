@@ -41,6 +41,16 @@ def test_people_made_on_demand_are_not_made_to_be_shown():
 
     people = vg.Federation("crowd", Population(1_000_000, never, "a recipe"))
     assert repr(people) == "Federation crowd: 1,000,000 people made on demand"
+    assert people._repr_html_() == "<p>Federation crowd: 1,000,000 people made on demand</p>"
+
+
+def test_a_notebook_shows_the_first_people_and_their_numbers_of_samples():
+    people = vg.Federation.from_arrays({f"<{n}>": made(10 + n) for n in range(12)})
+    page = people._repr_html_()
+    assert page.count("<tr>") == 11
+    assert "<td>&lt;0&gt;</td><td>6</td><td>2</td><td>2</td>" in page
+    assert "and 2 more" in page
+    assert "more" not in people.only(people.clients[:10])._repr_html_()
 
 
 def test_keys_are_not_shown():

@@ -150,7 +150,7 @@ def test_budgets_and_secure_sums_refuse_both(privacy):
         ),
         (
             {"early_stopping": EarlyStopping(3, "accuracy"), "evaluate_every": 1},
-            "metric = 'accuracy' is not measured; this task measures score, test_loss",
+            "metric = 'accuracy' is not measured; this task measures test_loss",
         ),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_run_by_names_is_whole_for_every_command(tmp_path):
 def test_a_run_is_read_back(out):
     run = vg.open_run(out)
     assert run.people == [f"p{n:02d}" for n in range(5)]
-    assert run.scores.shape == (5, 2)
+    assert run.scores.shape == (5, 1)
     with pytest.raises(
         vg.BuiltInPython, match=r"vergence.open_run\(FOLDER, task=..., people=...\)"
     ):

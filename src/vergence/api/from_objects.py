@@ -91,9 +91,7 @@ def experiment_from(
     check_kinds(method, task, people)
     method = with_base(method)
     try_functions(method.local)
-    label = label or (
-        registry_name(method) if _is_packaged(method, "methods") else type(method).__name__
-    )
+    label = label or default_label(method)
     check_label(label)
     root = None if root is None else str(root)
     if root is not None and isinstance(people, Federation):
@@ -124,6 +122,11 @@ def experiment_from(
             origin=FROM_PYTHON,
         )
     )
+
+
+def default_label(method: object) -> str:
+    """Return the name of a method in tables: that in experiment files, or that of its class."""
+    return registry_name(method) if _is_packaged(method, "methods") else type(method).__name__
 
 
 def with_base(method: Method) -> Method:
@@ -180,10 +183,7 @@ def _instance_hint(thing: Any, base: type) -> str:
             return f": {error}"
         return f": write vergence.methods.{name}()"
     if isinstance(thing, list | tuple) and base is Method:
-        return (
-            ": train one after the other, runs = [vergence.train(each, task, people) for each in "
-            "methods], and compare them, vergence.compare(*runs)"
-        )
+        return ": write vergence.train_all(methods, task, people), and vergence.compare(runs)"
     if isinstance(thing, type) and issubclass(thing, base):
         return f": write {thing.__name__}(...), with its options"
     return ""

@@ -290,15 +290,19 @@ class FunctionTask(Task):
         return target
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
-        """Return metric -> value over all samples, and "score" in [0, 1]."""
+        """Return metric -> value over all samples."""
         target = self._column(samples.columns, self.target)
         values = {}
         for name, metric in self.metric_functions:
             with torch.no_grad(), _explained(f"metric {name!r}", {self.target: target}):
                 values[name] = _number(name, self._measured(metric, outputs, target))
-        angle = math.atan(values[self.headline]) / math.pi
-        score = 0.5 - angle if self.headline in self.lower_is_better else 0.5 + angle
-        return {**values, "score": score}
+        return values
+
+    def score(self, outputs: Any, samples: Samples) -> float:
+        """Return the headline metric as a number in [0, 1], higher is better, for methods."""
+        # An arctangent puts any number into [0, 1], in its order; nobody reads it in tables.
+        angle = math.atan(self.metrics(outputs, samples)[self.headline]) / math.pi
+        return 0.5 - angle if self.headline in self.lower_is_better else 0.5 + angle
 
     def _measured(self, metric: Metric, outputs: Any, target: Tensor) -> Any:
         """Compute a metric from the whole output; if that fails, from one tensor of it."""

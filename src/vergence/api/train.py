@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vergence.api.finished_run import FinishedRun, ScratchFolder
-from vergence.api.from_objects import experiment_from, plan_from, with_local
+from vergence.api.from_objects import default_label, experiment_from, plan_from, with_local
 from vergence.api.more_rounds import raise_rounds
 from vergence.api.reopened import rebuild_experiment
 from vergence.core.federation import Dataset, Federation
@@ -111,6 +111,48 @@ def train(
         whole = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
         made = experiment_from(with_local(method, local), task, people, whole, label, root)
     return _run(made, out, resume, on_round, progress)[next(iter(made.methods))]
+
+
+def train_all(
+    methods: Sequence[Method] | Mapping[str, Method],
+    task: Task,
+    people: Dataset | Federation,
+    *,
+    out: Path | str | None = None,
+    **options: Any,
+) -> dict[str, FinishedRun]:
+    """Train several methods on the same task and people, one after the other.
+
+    Args:
+        methods: the methods, or label -> method, if two of them have one name.
+        task: as in `train`.
+        people: as in `train`.
+        out: folder for the run directories, one for each label; default: temporary ones.
+        options: further arguments of `train`, the same for all.
+
+    Returns:
+        Label -> finished run, which `compare` takes as it is.
+
+    Raises:
+        ConfigError: as in `train`; or `methods` are no methods, or two have one name.
+    """
+    if isinstance(methods, str) or not isinstance(methods, Sequence | Mapping) or not methods:
+        raise ConfigError(f"train_all: methods must be a list of methods; got {methods!r}")
+    if isinstance(methods, Mapping):
+        pairs = list(methods.items())
+    else:
+        pairs = [(default_label(each), each) for each in methods]
+    labels = [label for label, _ in pairs]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ConfigError(
+            f"train_all: several methods are called '{twice[0]}': give each a name, "
+            f"{{'{twice[0]} a': ..., '{twice[0]} b': ...}}"
+        )
+    runs = {}
+    for label, method in pairs:
+        folder = None if out is None else Path(out) / label
+        runs[label] = train(method, task, people, **options, label=label, out=folder)
+    return runs
 
 
 def _seeds(seed: int | None, seeds: Sequence[int] | None) -> list[int] | None:

@@ -5,6 +5,7 @@ Used in most packages.
 
 from __future__ import annotations
 
+import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -135,6 +136,10 @@ class Population(Mapping[str, Splits]):
         return id(self)
 
 
+SHOWN = 10
+"""People in the table of a federation in a notebook."""
+
+
 @dataclass(frozen=True)
 class PublicData:
     """Public samples on the server, which belong to no client.
@@ -189,6 +194,22 @@ class Federation:
         sizes = "/".join(_between(each) for each in zip(*every, strict=True))
         shapes = next(iter(self.people.values())).train.shapes()
         return f"{text}, {sizes} samples each, {shapes}{public}"
+
+    def _repr_html_(self) -> str:
+        """Return the text of `repr`, and a table of the first people's numbers of samples."""
+        title = f"<p>{html.escape(repr(self))}</p>"
+        if isinstance(self.people, Population):
+            return title
+        some = self.clients[:SHOWN]
+        sizes = {p: [len(part) for part in vars(self.people[p]).values()] for p in some}
+        rows = "".join(
+            f"<tr><td>{html.escape(person)}</td>{''.join(f'<td>{n}</td>' for n in own)}</tr>"
+            for person, own in sizes.items()
+        )
+        more = len(self.clients) - len(some)
+        rest = f"<p>and {more:,} more</p>" if more else ""
+        heads = "<tr><th>person</th><th>train</th><th>val</th><th>test</th></tr>"
+        return f"{title}<table>{heads}{rows}</table>{rest}"
 
     @classmethod
     def from_arrays(
