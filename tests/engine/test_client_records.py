@@ -1,0 +1,209 @@
+"""Small records of the engine by hand: tasks in groups, states to keep, weights, shared memory."""
+
+import multiprocessing
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vergence.core.masks import Mask
+from vergence.core.messages import Message, SealedReply, SealedTree
+from vergence.core.method import Exposure
+from vergence.core.params import Params
+from vergence.engine.client_runner import ClientRunner, heaviest, masks, owned, unchanged
+from vergence.engine.records import ClientState, ClientTask, LabState, TaskBatch, numbers
+from vergence.engine.workers.shared_memory import ALIGN, Layouts, SharedArena, TaskTickets
+
+MODEL = Params.named(a=torch.tensor([1.0, 2.0]), b=torch.tensor([3.0]))
+SOME = Mask(torch.tensor([True, False, True]), MODEL.layout)
+NONE = Mask(torch.tensor([False, False, False]), MODEL.layout)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A method's state with an array."""
+
+    model: Params
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A method's state without fields."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A method's state without an array."""
+
+    turns: int
+
+
+def test_groups_are_consecutive_tasks():
+    tasks = [ClientTask(name, Message("train")) for name in "abcdef"]
+    batch = TaskBatch("turn", tasks, [2, 0, 3, 1])
+    found = ["".join(task.client for task in batch.group(number)) for number in range(4)]
+    assert found == ["ab", "", "cde", "f"]
+
+
+@pytest.mark.parametrize(
+    ("state", "empty"),
+    [
+        (ClientState(), True),
+        (ClientState(Bare()), True),
+        (ClientState("text"), True),
+        (ClientState(LabState()), True),
+        (ClientState(Own(MODEL)), False),
+        (ClientState(LabState({"ann": None})), False),
+        (ClientState(None, {"model": SOME}), False),
+        (ClientState(None, {}, {"model": MODEL}), False),
+    ],
+)
+def test_a_state_is_empty_if_nothing_is_to_be_kept(state, empty):
+    assert state.empty is empty
+
+
+def test_measured_numbers_become_plain_floats():
+    made = numbers({"P0": {"loss": torch.tensor(0.5), "acc": 1}})
+    assert made == {"P0": {"loss": 0.5, "acc": 1.0}}
+    assert {type(value) for value in made["P0"].values()} == {float}
+
+
+@pytest.mark.parametrize(
+    ("weight", "heavy"),
+    [
+        (2.5, 2.5),
+        (SOME, 1.0),
+        (NONE, 0.0),
+        (Params.named(a=torch.tensor([1.0, 4.0]), b=torch.tensor([-5.0])), 4.0),
+    ],
+)
+def test_the_heaviest_entry_of_a_reply(weight, heavy):
+    assert heaviest(SealedTree(MODEL, weight)) == heavy
+
+
+def test_a_reply_tells_the_masks_that_it_has():
+    entries = Params.named(a=torch.tensor([0.0, 2.0]), b=torch.tensor([1.0]))
+    trees = {"x": SealedTree(MODEL, SOME), "y": SealedTree(MODEL, 2.0)}
+    assert masks(SealedReply(0, trees, {})) == {"x": SOME}
+    found = masks(SealedReply(0, {"z": SealedTree(MODEL, entries)}, {}))
+    assert [mask.bits.tolist() for mask in found.values()] in ([], [[False, True, True]])
+
+
+def test_a_reply_that_is_owned_has_memory_of_its_own():
+    weight = Params.named(a=torch.tensor([1.0, 4.0]), b=torch.tensor([5.0]))
+    trees = {"x": SealedTree(MODEL, weight), "y": SealedTree(MODEL, SOME)}
+    sealed = SealedReply(7, trees, {"loss": 1.0})
+    mine = owned(sealed)
+    assert (mine.round, mine.metrics, list(mine.trees)) == (7, {"loss": 1.0}, ["x", "y"])
+    for name, tree in mine.trees.items():
+        assert torch.equal(tree.total.flat, MODEL.flat)
+        assert tree.total.flat.data_ptr() != sealed.trees[name].total.flat.data_ptr()
+    assert torch.equal(mine.trees["x"].weight.flat, weight.flat)
+    assert mine.trees["x"].weight.flat.data_ptr() != weight.flat.data_ptr()
+    assert mine.trees["y"].weight is SOME
+
+
+def test_a_turn_left_a_state_unchanged_if_all_its_parts_are_the_same_objects():
+    own, rest, known = Own(MODEL), {"model": MODEL}, {"x": SOME}
+    before = ClientState(own, known, rest)
+    assert unchanged(before, ClientState(own, dict(known), rest))
+    assert not unchanged(before, ClientState(Own(MODEL), known, rest))
+    assert not unchanged(before, ClientState(own, known, dict(rest)))
+    assert not unchanged(before, ClientState(own, {}, rest))
+    assert not unchanged(before, ClientState(own, {**known, "y": SOME}, rest))
+    assert not unchanged(before, ClientState(own, {"x": NONE}, rest))
+
+
+def filed(task, before, after, exposed=Exposure(), fresh=None):  # noqa: B008
+    """Return whether a state goes to a file after a turn."""
+    here = SimpleNamespace(fresh=fresh or ClientState(Bare()))
+    return ClientRunner._state_to_file(here, task, before, after, exposed) is not None
+
+
+def test_a_state_goes_to_a_file_where_it_could_not_be_made_again():
+    new, old = (ClientTask("a", Message("train"), file) for file in (None, "file"))
+    own = ClientState(Own(MODEL))
+    asks = Exposure(numbered=("number",))
+    assert filed(new, ClientState(), own)
+    assert filed(old, own, own)
+    assert not filed(old, own, own, asks)
+    assert filed(new, own, own, asks)
+    assert filed(old, own, ClientState(Own(MODEL)), asks)
+    assert not filed(old, own, ClientState(Bare()))
+
+    # What a fresh state holds, too, needs no file, unless one is there already.
+    fresh = ClientState(Labelled(0))
+    assert not filed(new, fresh, ClientState(Labelled(0)), fresh=fresh)
+    assert filed(new, fresh, ClientState(Labelled(1)), fresh=fresh)
+    assert filed(old, fresh, ClientState(Labelled(0)), fresh=fresh)
+    assert filed(new, own, ClientState(Own(MODEL)), fresh=own)
+
+
+def test_the_personal_share_is_that_of_the_methods_mask():
+    here = SimpleNamespace(worker=SimpleNamespace(method=SimpleNamespace(personal=lambda m: m)))
+    assert ClientRunner.share(here, SOME) == pytest.approx(2 / 3)
+    assert ClientRunner.share(here, None) is None
+
+
+def test_arrays_in_an_arena_begin_on_cache_lines_and_stay_apart():
+    arena = SharedArena(1000)
+    one = arena.new(3, torch.float32)
+    assert arena.used == ALIGN == 64
+    two = arena.new(17, torch.float32)
+    assert arena.used == 3 * 64
+    three = arena.new(16, torch.float32)
+    assert arena.used == 4 * 64
+    assert arena.new(0, torch.float32).tolist() == []
+    assert arena.used == 4 * 64
+    for number, part in enumerate((one, two, three)):
+        part.fill_(number + 1)
+    assert [float(part.sum()) for part in (one, two, three)] == [3, 34, 48]
+    assert arena.at(64, 2, torch.float32).tolist() == [2, 2]
+    arena.clear()
+    assert arena.used == 0
+    assert arena.new(2, torch.float32).tolist() == [1, 1]
+
+
+def test_parameters_are_described_by_their_place_type_and_layout():
+    other = Params.named(z=torch.tensor([[1.0], [2.0]], dtype=torch.float64))
+    layouts, arena = Layouts(MODEL.layout), SharedArena(1000)
+    notes = [arena.write(params, layouts) for params in (MODEL, other)]
+    assert notes[0] == {"at": 0, "dtype": "float32", "layout": 0}
+    assert (notes[1]["at"], notes[1]["dtype"]) == (64, "float64")
+    assert notes[1]["layout"] == [other.layout.names, other.layout.shapes]
+    for note, params in zip(notes, (MODEL, other), strict=True):
+        found = arena.read(note, layouts)
+        assert torch.equal(found.flat, params.flat)
+        assert found.layout == params.layout
+    same = Params.named(a=torch.zeros(2), b=torch.zeros(1))
+    assert layouts.name(same.layout) == 0
+    assert Layouts(other.layout, MODEL.layout).name(same.layout) == 1
+    assert layouts.find(0) is MODEL.layout
+
+
+@pytest.mark.parametrize("weight", [2.5, SOME, MODEL])
+def test_weights_are_copied_out_of_an_arena(weight):
+    layouts, arena = Layouts(MODEL.layout), SharedArena(1000)
+    note = arena.write_weight(weight, layouts)
+    found = arena.read_weight(note, layouts)
+    assert isinstance(found, type(weight))
+    assert (note == 2.5) == (weight == 2.5)
+    if weight != 2.5:
+        assert ("mask" in note) == (weight is SOME)
+        kept = getattr(found, "bits", getattr(found, "flat", None)).clone()
+        arena.clear()
+        arena.new(9, torch.float32).fill_(7)
+        assert torch.equal(getattr(found, "bits", getattr(found, "flat", None)), kept)
+        assert torch.equal(kept, weight.bits if weight is SOME else weight.flat)
+
+
+def test_tickets_are_drawn_once_up_to_the_end():
+    tickets = TaskTickets(multiprocessing.get_context())
+    assert [tickets.draw(2) for _ in range(3)] == [0, 1, None]
+    assert tickets.draw(3) == 2
+    assert tickets.settled == 0
+    tickets.settle()
+    tickets.settle()
+    assert tickets.settled == 2
+    assert tickets.draw(4) == 3
