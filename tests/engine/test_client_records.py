@@ -7,12 +7,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from vergence.core.data import Samples, SharedRows
+from vergence.core.local_training import LocalTraining
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply, SealedTree
 from vergence.core.method import Exposure
 from vergence.core.params import Params
-from vergence.engine.client_runner import ClientRunner, heaviest, masks, owned, unchanged
+from vergence.engine.client_runner import (
+    ClientRunner,
+    SettledReply,
+    heaviest,
+    masks,
+    owned,
+    unchanged,
+)
 from vergence.engine.records import ClientState, ClientTask, LabState, TaskBatch, numbers
+from vergence.engine.workers.pools import training_seconds
 from vergence.engine.workers.shared_memory import ALIGN, Layouts, SharedArena, TaskTickets
 
 MODEL = Params.named(a=torch.tensor([1.0, 2.0]), b=torch.tensor([3.0]))
@@ -207,3 +217,57 @@ def test_tickets_are_drawn_once_up_to_the_end():
     tickets.settle()
     assert tickets.settled == 2
     assert tickets.draw(4) == 3
+
+
+BEFORE = ClientState(Bare(), {"model": SOME})
+
+
+@pytest.mark.parametrize("covers", [True, False])
+@pytest.mark.parametrize("packed", ["bytes", None])
+def test_a_refused_reply_becomes_zeros_where_a_protection_hides_faults(covers, packed):
+    """Without one it does not count; in both cases the client's state stays."""
+    asked = []
+    worker = SimpleNamespace(covers=lambda *given: asked.append(given) or covers)
+    here = SimpleNamespace(worker=worker, exposed=lambda _: Exposure(), sums=None)
+    task = ClientTask("ann", Message("train", {"model": MODEL}, {}, 4))
+    bad = SealedReply(4, {"model": SealedTree(MODEL, 3.0)}, {"loss": 1.0})
+    refused = SettledReply(bad, bad, ClientState(Own(MODEL)), packed, "finite: NaN")
+    done = ClientRunner._replace_with_zeros(here, task, None, {"model": MODEL}, BEFORE, refused)
+    assert asked == [("ann", 4, "finite: NaN")]
+    assert done.state is BEFORE
+    if covers:
+        assert done.fault is None
+        assert done.reply.trees["model"].total.flat.tolist() == [0, 0, 0]
+        assert (done.reply.round, done.reply.metrics, done.outgoing) == (4, {}, done.reply)
+        assert (done.packed is None) == (packed is None)
+    else:
+        assert (done.fault, done.reply, done.packed) == ("finite: NaN", bad, None)
+
+
+def test_a_refused_reply_of_unknown_shape_does_not_count():
+    here = SimpleNamespace(worker=None, exposed=lambda _: Exposure(), sums=None)
+    bad = SealedReply(4, {}, {})
+    refused = SettledReply(bad, bad, ClientState(), "bytes", "trees: none")
+    task = ClientTask("ann", Message("train"))
+    done = ClientRunner._replace_with_zeros(here, task, None, {}, BEFORE, refused)
+    assert (done.fault, done.packed, done.state) == ("trees: none", None, BEFORE)
+
+
+def test_the_seconds_of_a_runs_training_by_hand():
+    """10 samples of 4 numbers and a bank of 4 each, in batches of 3: 4 steps an epoch."""
+    columns = {"x": torch.zeros(10, 2), "y": torch.zeros(10)}
+    shown = SharedRows(torch.zeros(6, 4), "ids")
+    train = Samples({**columns, "ids": torch.zeros(10, dtype=torch.int64)}, {"frames": shown})
+    people = {name: SimpleNamespace(train=train) for name in "ab"}
+
+    def seconds(local):
+        worker = SimpleNamespace(
+            trained_on=SimpleNamespace(people=people),
+            method=SimpleNamespace(local=local),
+            solver=SimpleNamespace(layout=SimpleNamespace(n=1e9)),
+        )
+        return training_seconds(SimpleNamespace(worker=worker), SimpleNamespace(rounds=5))
+
+    step = 5e-4 + 6 * 1e9 * (2 + 1 + 1 + 4) * 3 / 5e9
+    assert seconds(LocalTraining(batch=3, epochs=2)) == pytest.approx(2 * 5 * 8 * step)
+    assert seconds(LocalTraining(batch=3, steps=11)) == pytest.approx(2 * 5 * 11 * step)

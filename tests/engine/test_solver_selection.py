@@ -1,6 +1,8 @@
 """The precision of training: chosen once, told with its reason, part of the fingerprint."""
 
 import json
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +12,11 @@ from tests.engine.learners import eyes
 from tests.engine.toys import CHAIN, LOCAL, run_toy
 from vergence.core.data import Splits
 from vergence.core.federation import Federation
-from vergence.core.local_training import LocalTraining
-from vergence.engine import round_loop
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.engine import round_loop, solver_selection
 from vergence.engine.plan import Plan
-from vergence.engine.solver_selection import precision_for
+from vergence.engine.silos import Silos
+from vergence.engine.solver_selection import precision_for, solver_for
 from vergence.errors import ConfigError, StateError
 from vergence.methods.apfl import APFL
 from vergence.methods.ditto import Ditto
@@ -153,6 +156,64 @@ def test_methods_learn_the_same(method, solver, tmp_path):
     one, other = (found[p].server.model.flat for p in ("half", "fp32"))
     assert not torch.equal(one, other)
     assert float((one - other).abs().max()) < 0.05 * float(other.abs().max())
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A state of a client with its optimiser's."""
+
+    optimiser: OptimizerState
+
+
+@pytest.mark.parametrize(
+    ("method", "plan", "why"),
+    [
+        (FedAvg(), {"privacy": Privacy(solver=DpSgd(noise=1.0))}, "DP-SGD clips the gradient"),
+        (FedAvg(), {"silos": Silos({"x": ("p0", "p1"), "y": ("p2",)})}, "people of a lab"),
+        (None, {"solver": "auto"}, "clients keep their optimiser's state"),
+    ],
+)
+def test_who_cannot_be_stacked_is_trained_one_by_one(method, plan, why, monkeypatch):
+    """No trial is made, whatever the plan asks for; a worker has one client at a time."""
+    monkeypatch.setattr(solver_selection, "choose_solver", None)
+    if method is None:
+        method = FedAvg()
+        monkeypatch.setattr(FedAvg, "state_records", lambda *_: (Kept, OptimizerState))
+    made = solver_for(method, EYES, PEOPLE, PEOPLE.clients, Plan(**plan), CPU)
+    assert made[:4] == ("sequential", 1, "fp32", "cpu")
+    assert why in made.reason
+
+
+@pytest.mark.parametrize(("device", "most"), [("cpu", 3), ("cuda", 8)])
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_trial_is_of_the_first_clients_and_their_sizes(device, most, seen, monkeypatch):
+    """A GPU has at least as many clients at a time as streams; one that is seen and not used
+    forbids the trial."""
+    asked = []
+
+    def choose(*given):
+        asked.append(given)
+        return SimpleNamespace(solver="stacked", chunk=3, reason="fast")
+
+    monkeypatch.setattr(solver_selection, "choose_solver", choose)
+    monkeypatch.setattr(solver_selection, "STREAMS", 8)
+    monkeypatch.setattr(solver_selection, "CHUNK", 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen)
+    method, plan = FedAvg(local=SHORT), Plan(solver="auto")
+    made = solver_for(method, EYES, PEOPLE, ("p2", "p0", "p1"), plan, torch.device(device))
+    assert made == ("stacked", most, "fp32", device, "fast")
+    ((task, local, sizes, tried, wanted, _, precision),) = asked
+    assert (task, local, sizes, wanted, precision) == (EYES, SHORT, [12] * 3, "auto", "fp32")
+    few = [PEOPLE.people[name].train for name in ("p2", "p0")]
+    expected = [] if device == "cpu" and seen else few
+    assert [id(each) for each in tried] == [id(each) for each in expected]
+
+
+def test_why_a_precision_was_chosen_stands_beside_why_a_solver_was(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    plan = Plan(precision="auto", silos=Silos({"x": ("p0", "p1", "p2")}))
+    made = solver_for(FedAvg(), EYES, PEOPLE, PEOPLE.clients, plan, CPU)
+    assert made.reason.endswith("one after the other; half: this processor has avx512_bf16")
 
 
 PROTECTED = {

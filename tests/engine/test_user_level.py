@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,11 @@ from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
 from vergence.engine.protections import user_level
 from vergence.engine.protections.user_level import (
+    LAB,
+    PERSON,
     UserLevelMechanism,
+    UserLevelProtection,
+    against,
     forecast,
     other_noise_of,
 )
@@ -20,8 +25,9 @@ from vergence.methods.fedavg import FedAvg
 from vergence.methods.local_only import LocalOnly
 from vergence.methods.scaffold import Scaffold
 from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
-from vergence.privacy.dp.accounting import Charge
+from vergence.privacy.dp.accounting import Charge, Ledger
 from vergence.privacy.dp.user_level import UserLevel
+from vergence.privacy.release_log import FOLDER, Release, ReleaseLog
 
 FINE = UserLevelConfig(noise=4.0, bits=24)
 """On this grid a sum of one person is exact in float32, and none of two."""
@@ -59,6 +65,7 @@ def test_labs_that_are_hidden_count_once_in_a_sum():
         forecast(lab, Plan(silos=LABS, presence=Participation(cohort=2, rhythm=True)), FedAvg(), 3)
 
 
+@pytest.mark.usefixtures("booked")
 def test_one_person_fits_where_two_do_not(monkeypatch):
     checked = []
     monkeypatch.setattr(UserLevel, "check_shares", lambda level: checked.append(level.shares))
@@ -179,3 +186,76 @@ EMPTY = Aggregate({}, {}, 4, {"loss": 1.0})
 def test_a_sum_of_nothing_tells_the_number_expected_alone(tmp_path, phase, plan, asked, count):
     made = mechanism(tmp_path, **plan).release(EMPTY, phase, 1, asked)
     assert (made.count, made.metrics, made.totals) == (count, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("unit", "other", "times"), [("person", "lab", 1 / 5), ("lab", "person", 2.0)]
+)
+def test_results_tell_of_both_units_in_labs(tmp_path, monkeypatch, unit, other, times):
+    """Of two seeds the one that spent more counts; the other unit has no draw and other noise."""
+    (tmp_path / FOLDER).mkdir()
+    for seed, noises in ((3, (2.0, 3.0)), (8, (4.0,))):
+        book = ReleaseLog(tmp_path / FOLDER / f"seed{seed}.sums.csv")
+        for at, noise in enumerate(noises):
+            book.enter(Release(str(at), f"{seed}.{at}", noise, 0.5, 1))
+    seen = []
+
+    def largest(ledgers, delta):
+        seen.append([[(c.noise, c.rate, c.steps) for c in one.charges] for one in ledgers])
+        return {"epsilon": delta}
+
+    monkeypatch.setattr(user_level, "largest_epsilon", largest)
+    monkeypatch.setattr(Ledger, "epsilon", lambda self, _: len(self.charges))
+    user = replace(USER, unit=unit, epsilon=9.0)
+    plan = Plan(seeds=(3, 8), silos=LABS, privacy=Privacy(user=user))
+    run = SimpleNamespace(state=tmp_path)
+    made = UserLevelProtection(plan, user)
+    told = made.spent(run)
+    assert list(told) == [unit, other]
+    assert (told[unit]["allowed"], told[other]["allowed"]) == (9.0, None)
+    assert (told[unit]["seeds_together"], told[unit]["delta"]) == (3, 1e-5)
+    assert seen[0] == [[(2.0, 0.5, 1), (3.0, 0.5, 1)], [(4.0, 0.5, 1)]]
+    others = [[(2.0 * times, 1.0, 1), (3.0 * times, 1.0, 1)], [(4.0 * times, 1.0, 1)]]
+    assert seen[1] == [[pytest.approx(charge) for charge in one] for one in others]
+    assert [told[name]["neighbours"] for name in ("lab", "person")] == [LAB, PERSON]
+    ((name, who, charges),) = made.spendings(tmp_path / FOLDER, 8)
+    assert (name, who, charges) == (unit, "", ((4.0, 0.5, 1),))
+
+
+@pytest.mark.parametrize(
+    ("shares", "labs", "said"),
+    [
+        (1, False, "not against the server, which adds up before the noise"),
+        (1, True, "adds up before the noise, nor against the lab that somebody is in"),
+        (4, False, "while at least 4 people in every sum keep their part of the noise to"),
+        (4, True, "while at least 4 labs in every sum"),
+        (2, True, "to themselves, not against the lab that somebody is in"),
+    ],
+)
+def test_against_whom_people_are_hidden(shares, labs, said):
+    assert said in against(shares, labs)
+
+
+def test_turns_are_counted_anew_after_a_resume(tmp_path, booked):
+    """Each may take part in 2 of 4 rounds; b is away at first. Asked once more, it is the same."""
+    user, rounds = replace(USER, turns=2), ["ab", "b", "ab", "ab"]
+    draw = lambda _, at: list(rounds[at])  # noqa: E731
+    for begin in (0, 2):
+        made = mechanism(tmp_path, user, rounds=4)
+        found = ["".join(made.cohort("abc", at, draw)) for at in range(begin, 4)]
+        assert found == ["ab", "b", "a", ""][begin:]
+        assert "".join(made.cohort("abc", 3, draw)) == ""
+    free = mechanism(tmp_path, rounds=4)
+    assert [free.cohort("abc", at, draw) for at in range(4)] == [list(each) for each in rounds]
+    assert booked
+
+
+def test_drawn_cohorts_are_those_of_the_secret_key(tmp_path, booked):
+    made = mechanism(tmp_path, presence=Participation(cohort=0.5))
+    clients = [f"p{i}" for i in range(8)]
+    for at in (0, 5):
+        uniform = made.secret.child("cohort", at).draws().uniform(8)
+        assert made.cohort(clients, at, None) == [
+            c for c, u in zip(clients, uniform, strict=True) if u < 0.5
+        ]
+    assert booked

@@ -1,6 +1,7 @@
 """The virtual clock by hand: who arrives when, how old, and how much it counts then."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.engine.asynchronous_aggregation import OLDEST, Delivery
 from vergence.engine.participation import Participation
-from vergence.engine.virtual_clock import PendingUpdate, VirtualClock, waves
+from vergence.engine.virtual_clock import PendingUpdate, VirtualClock, read_log, waves
+from vergence.errors import DataError
 
 # --- values by hand
 
@@ -125,6 +127,120 @@ def test_quorum_and_deadline_by_hand():
     virtual_clock = hand(QUORUM, work)
     assert virtual_clock.gather(asked, ("b",), 0) == set()
     assert virtual_clock.clock == 4.0  # with b lost, a is the second
+
+
+def test_the_rows_of_a_round_by_hand():
+    """Turns of 4, 2, 1 seconds; c is lost, and a is late for the deadline of 2.5."""
+    clock = hand(Delivery("deadline", seconds=2.5), {"a": 4, "b": 2, "c": 1})
+    clock.gather(offered("abc", 0), (), 0)
+    clock.rows.clear()
+    clock.gather(offered("abc", 1), ("c",), 1)
+    assert clock.rows == [
+        (2, "2.5", "a", 1, 1, 0, "sent", "4.0"),
+        (2, "2.5", "b", 1, 1, 0, "sent", "2.0"),
+        (2, "2.5", "c", 1, 1, 0, "sent", "1.0"),
+        (2, "4.5", "b", 1, 1, 0, "arrived", ""),
+        (2, "5.0", "a", 1, 1, 0, "late", ""),
+        (2, "5.0", "c", 1, 1, 0, "lost", ""),
+    ]
+
+
+def test_the_rows_of_arrivals_by_hand_with_who_left():
+    """c (1 second) leaves in round 1, when its second turn is under way."""
+    clock = hand(ASYNC, {"a": 4, "c": 1})
+    clock.presence = Participation(gone={"c": 1})
+    ((first, what),) = clock.arrivals(offered("ac", 0), 0, 0.0)
+    assert (first.client, first.due, first.turn, first.version, what) == ("c", 1, 0, 0, "arrived")
+    assert first.progress == 0.0
+    clock._dispatch(["a", "c"], offered("ac", 0), 0, 0.25)
+    ((last, _),) = clock.arrivals(offered("ac", 1), 1, 0.5)
+    assert (last.client, last.version) == ("a", 0)
+    assert clock.rows == [
+        (1, "0.0", "a", 0, 0, 0, "sent", "4.0"),
+        (1, "0.0", "c", 0, 0, 0, "sent", "1.0"),
+        (1, "1.0", "c", 0, 0, 0, "arrived", ""),
+        (1, "1.0", "c", 1, 0, 0, "sent", "1.0"),
+        (2, "2.0", "c", 1, 0, 1, "gone", ""),
+        (2, "4.0", "a", 0, 0, 1, "arrived", ""),
+    ]
+
+
+def test_lost_updates_end_and_do_not_fill_a_buffer():
+    """c is lost at 1 and 2, b at 2: only a counts, at 4, beside c's third turn."""
+    clock = hand(BUFFER, {"a": 4, "b": 2, "c": 1})
+    lost = {("b", 0), ("b", 1), ("c", 0), ("c", 1), ("c", 2)}
+    clock.presence = SimpleNamespace(
+        loses=lambda client, turn, _: (client, turn) in lost,
+        here=lambda *_: True,
+        stays=lambda *_: True,
+        size=lambda present: present,
+    )
+    landed = clock.arrivals(offered("abc", 0), 0, 0.0)
+    assert [(f.client, f.due, what) for f, what in landed] == [
+        ("c", 1, "lost"),
+        ("b", 2, "lost"),
+        ("c", 2, "lost"),
+        ("c", 3, "lost"),
+        ("a", 4, "arrived"),
+        ("b", 4, "lost"),
+        ("c", 4, "arrived"),
+    ]
+
+
+def test_a_replay_takes_the_seconds_of_its_log_and_no_more_turns(tmp_path):
+    path = tmp_path / "events.csv"
+    path.write_text(
+        "seed,event,client,took\n1,sent,a,2.5\n1,arrived,a,\n0,sent,a,9\n1,sent,b,1\n1,sent,a,3\n"
+    )
+    log = read_log(path, 1)
+    assert log == {"a": [2.5, 3.0], "b": [1.0]}
+    delivery = replace(ASYNC, replay=str(path))
+    clock = VirtualClock(delivery, Participation(), RandomStream("run", 0), lambda _: 7, log)
+    message = Message("train")
+    assert [clock._begin("a", message) for _ in range(2)] == [(0, 2.5), (1, 3.0)]
+    with pytest.raises(DataError, match=r"holds 2 turns of 'a', and more"):
+        clock._begin("a", message)
+    with pytest.raises(DataError, match="holds 0 turns of 'z'"):
+        clock._begin("z", message)
+    with pytest.raises(DataError, match="no event of seed 2"):
+        read_log(path, 2)
+
+
+def test_a_slow_client_takes_as_many_times_as_long():
+    clock = hand(ASYNC, {"a": 4, "b": 4}, slow={"a": 2.5})
+    seconds = [clock._begin(client, Message("train"))[1] for client in "ab"]
+    assert seconds == [10.0, 4.0]
+
+
+def test_some_idle_clients_are_drawn_by_the_number_of_turns_so_far():
+    """Of 6 idle clients 2 may train: those drawn by the run's numbers, in client order."""
+    clients = "abcdef"
+    clock = hand(ASYNC, dict.fromkeys(clients, 1))
+    clock.presence = Participation(cohort=2)
+    drawn = []
+    for total in (0, 2):
+        clock.pending = []
+        clock._dispatch(clients, offered(clients, 0), 0, 0.0)
+        places = RandomStream("run", 0).child("next", total).numpy().choice(6, 2, replace=False)
+        drawn.append([client for _, client, _ in sorted(clock.pending)])
+        assert drawn[-1] == [clients[i] for i in sorted(places.tolist())]
+    assert clock.turns.total() == 4
+    clock._dispatch(clients, offered(clients, 0), 0, 0.0)
+    assert clock.turns.total() == 4  # nobody more may train
+
+
+def test_a_clock_goes_on_from_a_checkpoint():
+    clock = hand(BUFFER, {"a": 4, "b": 2, "c": 1})
+    clock.arrivals(offered("abc", 0), 0, 0.0)
+    other = hand(BUFFER, {"a": 4, "b": 2, "c": 1})
+    other.restore(clock.engine_state())
+    assert (other.clock, other.turns, other.offers) == (clock.clock, clock.turns, clock.offers)
+    assert [f.client for f in clock.engine_state()["agenda"].pending] == ["c", "a"]
+    for at in (1, 2):
+        found = [each.arrivals(offered("abc", at), at, 0.5) for each in (clock, other)]
+        assert [(f.client, f.due, f.turn, w) for f, w in found[0]] == [
+            (f.client, f.due, f.turn, w) for f, w in found[1]
+        ]
 
 
 def test_speeds_are_log_normal_and_bytes_take_time():
