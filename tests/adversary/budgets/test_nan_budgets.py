@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.engine.split.test_split import LOCAL as SPLIT
+from tests.engine.split.test_split import PEOPLE, SMALL
+from tests.engine.split.test_split_defense import guard
 from tests.engine.test_private_runs import LOCAL
-from tests.engine.test_split import LOCAL as SPLIT
-from tests.engine.test_split import PEOPLE, SMALL
-from tests.engine.test_split_defense import guard
 from tests.engine.toys import run_toy, table
 from vergence.engine.plan import Plan
 from vergence.engine.protections.split_defense import outlook

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.engine.test_split import LOCAL, run, whole
+from tests.engine.split.test_split import LOCAL, run, whole
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.stages import stages_of

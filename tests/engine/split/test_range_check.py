@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.test_split import LOCAL, PEOPLE, SMALL, run
+from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, run
 from tests.engine.toys import table
 from vergence.deployment.joined_node import deployable
 from vergence.engine.protections.output_range import SmashedRangeCheck

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.engine.test_split import LOCAL, PEOPLE, SMALL, run
+from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, run
 from tests.engine.toys import STAMP, dying_in, table
 from vergence.core.client import ClientContext
 from vergence.core.local_training import LocalTraining

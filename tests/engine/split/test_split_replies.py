@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.test_split import LOCAL, run, whole
+from tests.engine.split.test_split import LOCAL, run, whole
 from tests.engine.toys import table
 from tests.engine.turns import watch_turns
 from vergence.core.params import Params

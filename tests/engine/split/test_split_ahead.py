@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.test_split import LOCAL, PEOPLE, SMALL, Tap, run, whole
+from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, Tap, run, whole
 from tests.engine.toys import mostly_slow
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.attacks.split_parties import watched
-from tests.engine.test_split import PEOPLE, SMALL, run
+from tests.engine.split.test_split import PEOPLE, SMALL, run
 from tests.engine.toys import table
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import reply

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.test_split import LOCAL, PEOPLE, SMALL, run, whole
+from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, run, whole
 from tests.engine.toys import mostly_slow
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
