@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
+from tests.conformance.test_averaged_statistics import TASK as NORMED
 from tests.conformance.test_methods import NAMES, build, run, task_of
 from tests.engine.toys import STAMP, mostly_slow, table
 from vergence.core.randomness import RandomStream
@@ -214,3 +216,27 @@ def test_the_server_keeps_no_state_of_a_client(tmp_path):
     files = [p.name for p in (tmp_path / "server" / "state").iterdir()]
     assert not [name for name in files if ".client." in name]
     assert json.loads((tmp_path / "server" / "state" / "checkpoint.json").read_text())["done"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "scaffold", "ditto"])
+def test_averaged_statistics_have_the_same_bits_elsewhere(name, tmp_path, monkeypatch):
+    """Running statistics travel like parameters, or stay with clients (FedBN)."""
+    for module in ("tests.conformance.test_methods", "tests.deployment.test_remote_clients"):
+        monkeypatch.setattr(f"{module}.task_of", lambda _: NORMED)
+    method = build(name)
+    outcome, here = there(method, tmp_path), run(method, tmp_path / "here", PEOPLE)[1]
+    assert outcome.fingerprint == here.fingerprint
+    model, start = here.server.model, NORMED.init()
+    moved = [n for n in NORMED.averaged_statistics() if n in model and (model[n] != start[n]).any()]
+    assert len(moved) == (0 if name == "fedbn" else 2)
+
+
+def test_who_has_no_test_samples_trains_elsewhere_and_is_not_measured(tmp_path, monkeypatch):
+    client, own = next(iter(PEOPLE.people.items()))
+    none = own.test.subset(torch.empty(0, dtype=torch.int64))
+    less = replace(PEOPLE, people={**PEOPLE.people, client: replace(own, test=none)})
+    whole = there(build("fedavg"), tmp_path / "whole")
+    monkeypatch.setattr("tests.deployment.test_remote_clients.PEOPLE", less)
+    assert there(build("fedavg"), tmp_path / "less").fingerprint == whole.fingerprint
+    measured = {row["person"] for row in table(tmp_path / "less" / "server", "people.csv")}
+    assert measured == set(PEOPLE.people) - {client}
