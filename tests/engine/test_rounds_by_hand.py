@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,8 @@ from vergence.engine.exchange import ExchangeTotals
 from vergence.engine.lab_runner import LabRunner, means
 from vergence.engine.participation import Participation, round_half_up, suggest
 from vergence.engine.plan import SEEDS, Plan, check_seeds
-from vergence.engine.protections.robust_aggregation import among_groups, replies
+from vergence.engine.protections import robust_aggregation
+from vergence.engine.protections.robust_aggregation import RobustAggregator, among_groups, replies
 from vergence.engine.records import ClientResult, ClientState, ClientTask, LabState, TaskBatch
 from vergence.engine.round_loop import RoundLoop, averages, fingerprint, measured
 from vergence.engine.silos import Silos
@@ -470,3 +472,70 @@ def test_a_sum_of_sums_is_that_of_all():
     whole.merge(part)
     whole.merge(part)
     assert (whole.count, whole.weights["model"]) == (2, 4.0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A robust rule that notes for how many replies it is checked."""
+
+    attackers: float = 0.2
+    rooted: bool = False
+    trusted: str = "a"
+    name: str = "rule"
+    asked: list = field(default_factory=list)
+
+    def check(self, people):
+        self.asked.append((people, round(self.attackers, 9)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "groups", "cohort", "asked"),
+    [
+        (Rule(), 0, 1.0, (12, 0.2)),
+        (Rule(), 0, 5, (5, 0.2)),
+        (Rule(rooted=True), 0, 1.0, (11, 0.2)),
+        (Rule(0.08), 3, 1.0, (4, 0.25)),  # one liar, in one of four groups
+        (Rule(0.08), 3, 11, (3, 0.333333333)),
+        (Rule(0.2), 3, 1.0, (4, 0.2)),  # three liars, more than half of the groups
+        (Rule(0.0), 5, 1.0, (2, 0.0)),
+    ],
+)
+def test_a_rule_is_checked_for_the_replies_or_groups_that_it_sees(
+    rule, groups, cohort, asked, monkeypatch
+):
+    dealt = []
+    monkeypatch.setattr(robust_aggregation, "check_groups", lambda *given: dealt.append(given))
+    secure = SimpleNamespace(groups=groups) if groups else None
+    plan = SimpleNamespace(
+        privacy=SimpleNamespace(robust=rule, aggregation=secure),
+        poison=None,
+        presence=Participation(cohort=cohort),
+        delivery=Delivery(),
+    )
+    robust_aggregation.check(plan, "abcdefghijkl")
+    assert rule.asked == [asked]
+    people = cohort if isinstance(cohort, int) else 12
+    assert dealt == ([(people, groups, math.ceil(rule.attackers * people))] if groups else [])
+
+
+def test_a_root_is_named_known_and_honest():
+    liars = SimpleNamespace(malicious_clients=lambda _: ("b",), seed=7)
+    check = robust_aggregation._check_root
+    check(Rule(), liars, "abc")
+    check(Rule(trusted="b"), None, "abc")
+    for trusted, said in (("", "root = 'a'"), ("z", "no client 'z'"), ("b", "poison.seed = 7")):
+        with pytest.raises(ConfigError, match=said):
+            check(Rule(trusted=trusted), liars, "abc")
+
+
+def test_the_root_is_asked_where_it_is_present():
+    draw = lambda *_: ["c", "e"]  # noqa: E731
+    for since, asked in ((4, ["b", "c", "e"]), (3, ["c", "e"])):
+        hooks = RobustAggregator(Rule(trusted="b"), presence=Participation(gone={"b": since}))
+        assert hooks.cohort("abcde", 3, draw) == asked
+    assert RobustAggregator(Rule(trusted="c")).cohort("abcde", 3, draw) == ["c", "e"]
+    assert RobustAggregator().cohort("abcde", 3, draw) == ["c", "e"]
+    looks = RobustAggregator(Rule()).looks_at
+    assert looks(Exposure())
+    assert not looks(Exposure("each"))
+    assert not looks(Exposure(trees=()))
