@@ -22,7 +22,8 @@ from vergence.engine.client_runner import (
     unchanged,
 )
 from vergence.engine.records import ClientState, ClientTask, LabState, TaskBatch, numbers
-from vergence.engine.workers.pools import training_seconds
+from vergence.engine.workers import pools
+from vergence.engine.workers.pools import SMALL, Forked, training_seconds
 from vergence.engine.workers.shared_memory import ALIGN, Layouts, SharedArena, TaskTickets
 
 MODEL = Params.named(a=torch.tensor([1.0, 2.0]), b=torch.tensor([3.0]))
@@ -271,3 +272,22 @@ def test_the_seconds_of_a_runs_training_by_hand():
     step = 5e-4 + 6 * 1e9 * (2 + 1 + 1 + 4) * 3 / 5e9
     assert seconds(LocalTraining(batch=3, epochs=2)) == pytest.approx(2 * 5 * 8 * step)
     assert seconds(LocalTraining(batch=3, steps=11)) == pytest.approx(2 * 5 * 11 * step)
+
+
+@pytest.mark.parametrize(("entries", "slots"), [(SMALL, 4 * 4), (SMALL + 1, 2 * 4)])
+def test_more_sums_may_wait_where_they_are_small(entries, slots, monkeypatch):
+    """Of 3 processes; every arena leaves room for the others and for what is sent."""
+    among, started = [], []
+    ends = [multiprocessing.Pipe() for _ in range(3)]
+    process = SimpleNamespace(start=lambda: started.append(1), kill=int, join=int)
+    context = SimpleNamespace(
+        Lock=lambda: None, Pipe=iter(ends).__next__, Process=lambda **_: process
+    )
+    monkeypatch.setattr(pools, "fork_context", lambda: context)
+    monkeypatch.setattr(pools, "SharedArena", lambda count: among.append(count) or "arena")
+    layout = SimpleNamespace(n=entries)
+    runner = SimpleNamespace(worker=SimpleNamespace(solver=SimpleNamespace(layout=layout)))
+    made = Forked(runner, 3)
+    made.close()
+    assert (len(made.slots), made.sent, len(started), made.count) == (slots, "arena", 3, 3)
+    assert among == [slots + 1] * (slots + 1)

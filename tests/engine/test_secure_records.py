@@ -23,12 +23,14 @@ from vergence.engine.secure_sums import (
     redact,
     request_of,
     server_deals,
+    smallest,
     steered,
     unpack_words,
 )
+from vergence.engine.silos import Silos
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError
-from vergence.privacy.config import SecureAggregationConfig
+from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.secure_aggregation.additive import Aborted
 from vergence.privacy.secure_aggregation.pairwise import colluders
 
@@ -308,3 +310,14 @@ def test_how_many_must_collude_by_hand(people, least, of, twice):
     few, said, two = secure_aggregation._fewest_colluders(people, least)
     assert few == colluders(people or 2 * least, least)
     assert (said, two) == (of, twice)
+
+
+@pytest.mark.parametrize("user", [None, UserLevelConfig(noise=2.0, clip=0.5)])
+def test_the_smallest_sums_of_a_plan_have_its_bound(user):
+    """Of labs with up to 3 people; twice as many clients as open a sum."""
+    silos = Silos({"x": ("a", "b", "c"), "y": ("d",)})
+    secure = SecureAggregationConfig(min_contributors=4)
+    found = smallest(Plan(privacy=Privacy(aggregation=secure, user=user), silos=silos))
+    assert (found.people, found.policy.threshold, found.most) == (8, 4, 3)
+    assert found.level == (None if user is None else user.level(most=3))
+    assert smallest(Plan()) is None
