@@ -27,7 +27,7 @@ from vergence.engine.protections.split_defense import (
     SplitDefenseProtection,
 )
 from vergence.engine.protections.split_guard import SplitGuardHooks, SplitGuardProtection
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, StateError
 from vergence.methods.split.base import ClientFront
 from vergence.models.linear import Linear
 from vergence.privacy.config import DpSgd
@@ -40,7 +40,8 @@ from vergence.privacy.hooks import ProtectedRun
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import FOLDER, Release, ReleaseLog
 from vergence.privacy.secure_aggregation.masking import SEED
-from vergence.privacy.split.defense import BottleneckCut
+from vergence.privacy.split.bottleneck import version
+from vergence.privacy.split.defense import BottleneckCut, PixelCut
 from vergence.privacy.split.sent_images import Released
 from vergence.privacy.split.split_guard import FOUND, NOT_FOUND, SplitGuardConfig
 from vergence.tasks.toy import ToyTask
@@ -389,3 +390,108 @@ def test_results_name_the_person_whose_masks_cost_most(tmp_path, folder):
     assert masks.epsilon(((0.5, 1.0, 1), (0.25, 1.0, 2))) == pytest.approx(
         policy.epsilon_of([(0.5, 1), (0.25, 2)])
     )
+
+
+@pytest.mark.parametrize(
+    ("defence", "terms"),
+    [
+        (BottleneckCut(noise=4.0, clip=0.5, delta=1e-4, epsilon=3.0), (0.5, 1e-4, 3.0)),
+        (PixelCut(0.7), (None, 0.0, None)),
+    ],
+)
+def test_terms_of_a_defence_at_the_cut(defence, terms, folder):
+    cut = SplitDefenseProtection(Plan(), defence)
+    told = cut._terms()
+    assert (told.get("clip"), told["delta"], told["allowed"]) == terms
+    assert told.get("level") == getattr(defence, "level", None)
+    for client, times in (("ann", 1), ("bob", 3)):
+        book = Released(folder / f"seed4.cut.{client}.csv", defence.cost)
+        for layers in range(times):
+            book.enter([1], f"layers {layers}", 4.0)
+    one = defence.cost(4.0)
+    found = cut.spendings(folder, 4)
+    assert [(each.unit, each.who) for each in found] == [(cut.unit, "ann"), (cut.unit, "bob")]
+    for each, times in zip(found, (1, 3), strict=True):
+        ((cost, rate, steps),) = each.charges
+        assert (cost, rate, steps) == (pytest.approx(times * one), 1.0, 1)
+    assert cut.spendings(folder, 5) == []
+    charges = [each.charges[0] for each in found]
+    assert cut.epsilon(charges) == pytest.approx(defence.epsilon_of(4 * one))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_layers_that_learn_are_named_among_what_is_not_hidden(frozen, monkeypatch):
+    monkeypatch.setattr(BottleneckCut, "freezes_layers", frozen)
+    told = SplitDefenseProtection(Plan(), BottleneckCut(noise=4.0))._terms()
+    assert ("updates of the clients' layers" in told["only"]) != frozen
+    assert "labels and whatever else is sent" in told["only"]
+
+
+@pytest.mark.parametrize("act", ["stop", "report"])
+def test_reports_say_how_many_batches_have_false_labels(act):
+    policy = SplitGuardConfig(every=7, accused=0.125, act=act)
+    (promise,) = SplitGuardProtection(Plan(), policy).forecast(None)
+    assert "one batch in 7 of every client has false ones" in promise.text
+    assert "accused with chance 0.125 at most" in promise.text
+    assert ("takes no further turn" in promise.text) == (act == "stop")
+    assert ("goes on, and results.json says so" in promise.text) == (act == "report")
+
+
+@pytest.mark.parametrize(("batch", "every", "fits"), [(4, 6, True), (4, 7, False), (5, 5, False)])
+def test_a_round_of_whoever_has_least_samples_holds_a_block(batch, every, fits, tmp_path):
+    """10 samples, 2 epochs: 6 batches of 4 or 4 batches of 5; bob has more."""
+    people = {"bob": samples(90), "ann": samples(10)}
+    federation = Federation("f", {n: Splits(s, s, s) for n, s in people.items()})
+    run = protected(tmp_path, federation)
+    run.method.local = LocalTraining(epochs=2, batch=batch)
+    guard = SplitGuardProtection(Plan(), SplitGuardConfig(every=every))
+    if fits:
+        guard.check(run)
+        return
+    batches = {4: 6, 5: 4}[batch]
+    with pytest.raises(ConfigError, match=f"a block is of {every} batches .* has {batches}; take"):
+        guard.check(run)
+
+
+def test_labels_that_are_classes_are_refused(tmp_path):
+    data = Samples({"x": torch.zeros(10, 2), "y": torch.zeros(10, dtype=torch.int64)})
+    run = protected(tmp_path, Federation("f", {"ann": Splits(data, data, data)}))
+    run.method.local = LOCAL
+    with pytest.raises(ConfigError, match="here they are classes"):
+        SplitGuardProtection(Plan(), SplitGuardConfig(every=3)).check(run)
+
+
+def noted(bounds):
+    """Return a defended trainer that notes what it spends, with noise of known terms."""
+    spec = SimpleNamespace(multiple=4.0, bound=lambda *given: given, fresh=lambda *given: given)
+    trainer = SimpleNamespace(forward=lambda ask: ("smashed", ask.params))
+    spent = []
+    here = SimpleNamespace(
+        trainer=trainer,
+        outlook=DefenseForecast(1, spec if bounds else None),
+        secret=KEY if bounds else None,
+        draws="draws" if bounds else None,
+        _spend=lambda *given: spent.append(given),
+    )
+    return here, spent
+
+
+def test_smashed_data_are_charged_before_they_leave_with_noise_of_their_pictures():
+    ask = Forward(START, {}, whole, torch.tensor([7, 2]))
+    here, spent = noted(True)
+    smashed, images, key = DefendedTrainer._release(here, ask, SITE)
+    assert (smashed, images) == (("smashed", START), [7, 2])
+    assert spent == [("ann", [7, 2], version(START), 4.0)]
+    assert key.words(2).tolist() == KEY.child("ann", version(START)).words(2).tolist()
+    with pytest.raises(StateError, match="'ann' does not say which pictures"):
+        DefendedTrainer._release(here, Forward(START, {}, whole), SITE)
+    here.draws = "old"
+    DefendedTrainer.measuring(here, "ann", 3)
+    again = KEY.child("predictions", "ann", 3).draws()
+    assert here.draws.words(2).tolist() == again.words(2).tolist()
+    assert DefendedTrainer._noisy(here, "smashed")[0] == "smashed"
+    plain_, spent = noted(False)
+    assert DefendedTrainer._release(plain_, ask, SITE) == ("smashed", START)
+    assert DefendedTrainer._noisy(plain_, "smashed") == "smashed"
+    DefendedTrainer.measuring(plain_, "ann", 3)
+    assert (plain_.draws, spent) == (None, [])
