@@ -13,6 +13,7 @@ from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply, SealedTree
 from vergence.core.method import Exposure
 from vergence.core.params import Params
+from vergence.engine.channel import DIRECT
 from vergence.engine.client_runner import (
     ClientRunner,
     SettledReply,
@@ -25,6 +26,8 @@ from vergence.engine.records import ClientState, ClientTask, LabState, TaskBatch
 from vergence.engine.workers import pools
 from vergence.engine.workers.pools import SMALL, Forked, training_seconds
 from vergence.engine.workers.shared_memory import ALIGN, Layouts, SharedArena, TaskTickets
+from vergence.privacy.keyed_noise import NoiseKey
+from vergence.privacy.secure_aggregation.packing import RangeFault
 
 MODEL = Params.named(a=torch.tensor([1.0, 2.0]), b=torch.tensor([3.0]))
 SOME = Mask(torch.tensor([True, False, True]), MODEL.layout)
@@ -291,3 +294,73 @@ def test_more_sums_may_wait_where_they_are_small(entries, slots, monkeypatch):
     made.close()
     assert (len(made.slots), made.sent, len(started), made.count) == (slots, "arena", 3, 3)
     assert among == [slots + 1] * (slots + 1)
+
+
+@pytest.mark.parametrize(
+    ("table", "numbered", "form", "named"),
+    [
+        ([Exposure()], (), True, False),
+        ([Exposure(), Exposure("each")], (), True, False),
+        ([Exposure(), Exposure()], (), True, True),
+        ([Exposure()], ("at",), True, True),
+        ([Exposure(), Exposure()], ("at",), False, False),
+    ],
+)
+def test_noise_is_keyed_by_the_question_where_a_round_asks_several(table, numbered, form, named):
+    key = NoiseKey(bytes(32))
+    method = SimpleNamespace(exposure=dict(enumerate(table)))
+    worker = SimpleNamespace(noise_key=lambda client: key.child(client), method=method)
+    layout = SimpleNamespace(exposed=Exposure(numbered=numbered)) if form else None
+    task = ClientTask("ann", Message("train", {}, {"at": 6}, 4))
+    found = ClientRunner._noise_key(SimpleNamespace(worker=worker), task, layout)
+    own = key.child("ann")
+    if named:
+        own = own.child("sum", "4.train.6" if numbered else "4.train")
+    assert found.words(2).tolist() == own.words(2).tolist()
+
+
+class Sums:
+    """Secure sums that refuse replies of weight 9, and add the noise of a key."""
+
+    def encode(self, layout, reply, secret):
+        if reply.trees["model"].weight == 9:
+            raise RangeFault("range: too heavy")
+        return SealedReply(reply.round, {"words": SealedTree(MODEL, 1.0)}, {})
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_what_the_server_knows_of_a_client_after_a_reply(secure):
+    """A mask is known once it was sent in the open, in a reply that counts."""
+    here = SimpleNamespace(
+        exposed=lambda _: Exposure(weight="mask"),
+        sums=Sums() if secure else None,
+        channel=DIRECT,
+        store=SimpleNamespace(records=()),
+        _state_to_file=lambda *given: SimpleNamespace(finite=given[2].state != "nan"),
+        _noise_key=print,
+    )
+    task = ClientTask("ann", Message("train", {"model": MODEL}, {}, 4))
+    layout = SimpleNamespace() if secure else None
+    rest = {"model": MODEL}
+
+    def check(weight=SOME, round=4, state="new"):
+        reply = SealedReply(round, {"model": SealedTree(SOME.keep(MODEL), weight)}, {"loss": 1.0})
+        after = ClientState(state, {}, rest)
+        sent = {"model": MODEL}
+        return reply, ClientRunner._check(here, task, layout, sent, BEFORE, reply, after)
+
+    reply, good = check()
+    assert good.fault is None
+    assert good.state.residuals is rest
+    assert good.state.known_masks == (BEFORE.known_masks if secure else {"model": SOME})
+    assert (good.outgoing is reply) != secure
+    _, late = check(round=3)
+    assert late.fault is not None
+    assert late.state.known_masks == BEFORE.known_masks
+    _, broken = check(state="nan")
+    assert broken.fault == "finite: the client's own state holds NaN or infinity"
+    _, both = check(round=3, state="nan")
+    assert both.fault == late.fault
+    if secure:
+        here.exposed = lambda _: Exposure()
+        assert check(weight=9)[1].fault == "range: too heavy"
