@@ -363,4 +363,4 @@ def test_what_the_server_knows_of_a_client_after_a_reply(secure):
     assert both.fault == late.fault
     if secure:
         here.exposed = lambda _: Exposure()
-        assert check(weight=9)[1].fault == "range: too heavy"
+        assert check(weight=9.0)[1].fault == "range: too heavy"
