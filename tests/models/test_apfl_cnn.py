@@ -50,6 +50,16 @@ def test_a_pass_by_hand():
         assert net(image).tolist() == [[12.0, 0.0]]
 
 
+def test_centred_pixels_are_those_of_pfllib():
+    """PFLlib normalises by mean 0.5 and deviation 0.5: pixels 0 to 1 become -1 to 1."""
+    image = torch.rand(3, 1, 28, 28)
+    torch.manual_seed(0)
+    centred = ApflCnn((1, 28, 28), centred=True).build()
+    torch.manual_seed(0)
+    plain = ApflCnn((1, 28, 28)).build()
+    torch.testing.assert_close(centred(image), plain((image - 0.5) / 0.5))
+
+
 def test_bad_options_and_images_are_named():
     for options in ({"image": (1, 15, 28)}, {"image": (32, 32)}, {"classes": 1}):
         with pytest.raises(ConfigError, match=r"apfl_cnn: image must be .* at least 1 x 16 x 16"):

@@ -20,11 +20,13 @@ class ApflCnn(Model):
 
     32 x 32 pixels become 28, 14, 10, 5: 64 x 5 x 5 = 1600 numbers enter the first linear layer, as
     in its source, which resizes all images to 32 x 32; 876,938 parameters in grey, 878,538 in
-    colour. 28 x 28 pixels become 24, 12, 8, 4: 1024 numbers, 582,026 parameters.
+    colour. 28 x 28 pixels become 24, 12, 8, 4: 1024 numbers, 582,026 parameters. These are also the
+    sizes of the network "CNN" of PFLlib, which gets centred pixels.
 
     Attributes:
         image: (channels, height, width) of the images.
         classes: number of classes.
+        centred: whether the network turns pixels in [0, 1] into pixels in [-1, 1] first.
 
     Source: the AP-FL chapter, section 3.4.1, "Implement Details": two 5 x 5 convolutions of 32 and
     64 channels and "two fully connected layers each with 1600, 512 units".
@@ -33,6 +35,7 @@ class ApflCnn(Model):
 
     image: tuple[int, int, int] = (1, 32, 32)
     classes: int = 10
+    centred: bool = False
 
     def build(self) -> SmallCnnNet:
         """Return the network, initialised from torch's global generator.
@@ -47,4 +50,6 @@ class ApflCnn(Model):
                 f"{LEAST}, and classes at least 2, as (3, 32, 32) and 10; got {self.image} and "
                 f"{self.classes}"
             )
-        return SmallCnnNet(self.image, self.classes, CHANNELS, HIDDEN, pad=False)
+        return SmallCnnNet(
+            self.image, self.classes, CHANNELS, HIDDEN, pad=False, centred=self.centred
+        )

@@ -64,7 +64,8 @@ class SmallCnnNet(Staged):
     """Network from images `[B, *image]` in [0, 1] to unnormalised log-probabilities.
 
     With `pad` a convolution's output has the size of its input, otherwise 4 rows and columns less.
-    The last layer also takes `side_inputs` numbers for each image, such as a head pose.
+    The last layer also takes `side_inputs` numbers for each image, such as a head pose. With
+    `centred` pixels in [0, 1] become pixels in [-1, 1] first.
     """
 
     cut = "pool1"
@@ -77,8 +78,10 @@ class SmallCnnNet(Staged):
         hidden: int,
         pad: bool = True,
         side_inputs: int = 0,
+        centred: bool = False,
     ) -> None:
         super().__init__()
+        self.centred = centred
         self.stages = {
             "conv1": ("conv1",),
             "pool1": (),
@@ -111,7 +114,7 @@ class SmallCnnNet(Staged):
                         f"the network takes images [B, {', '.join(map(str, self.image))}], got "
                         f"{list(x.shape)}; set model.image to their size"
                     )
-                return functional.relu(self.conv1(x))
+                return functional.relu(self.conv1(2 * x - 1 if self.centred else x))
             case "conv2":
                 return functional.relu(self.conv2(x))
             case "fc1":

@@ -270,7 +270,7 @@ def test_too_many_people_are_refused_and_the_most_are_not(folder, options, says)
     ("options", "says"),
     [
         ({"people": 0}, "people must be >= 1"),
-        ({"split": "random"}, "split must be one of iid, dirichlet, shards, pathological, table"),
+        ({"split": "random"}, "split must be one of iid, dirichlet, dirichlet_by_class, shards"),
         ({"alpha": 0.0}, "alpha must be > 0"),
         ({"val": 1.0}, "val must be"),
     ],

@@ -10,11 +10,13 @@ from vergence.data.images.partition import (
     TABLE_3_1,
     Dealt,
     PartitionPart,
+    by_class_shares,
     by_classes,
     by_counts,
     kinds_of,
     resized,
     tabled,
+    unequal_shares,
 )
 from vergence.errors import ConfigError
 
@@ -35,8 +37,8 @@ def part(count: int) -> PartitionPart:
     return PartitionPart(labels, lambda: images)
 
 
-def deal(train=40, test=12, **options):
-    return Lettered(**options).deal({"train": part(train), "test": part(test)}, {}).people
+def deal(train=40, published=12, **options):
+    return Lettered(**options).deal({"train": part(train), "test": part(published)}, {}).people
 
 
 def classes(*samples):
@@ -143,9 +145,70 @@ def test_pathological_is_drawn_by_the_seed_and_alike_in_both_parts():
     assert told(1) != told(2)
 
 
+def every_label(own):
+    return torch.cat([s.columns["label"] for s in (own.train, own.val, own.test)])
+
+
+def test_classes_are_cut_by_the_shares_of_people():
+    """8 images of class 0 by 1/4, 0 and 3/4, and 5 of class 1 by 0, 1 and 0."""
+    labels = np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1])
+    shares = np.array([[0.25, 0.0], [0.0, 1.0], [0.75, 0.0]])
+    owner = by_class_shares(labels, shares, np.random.default_rng(0))
+    assert np.bincount(owner[:8], minlength=3).tolist() == [2, 0, 6]
+    assert (owner[8:] == 1).all()
+
+
+def test_all_but_the_last_get_a_tenth_to_the_whole_of_an_equal_part():
+    """Three of four people share 90 images of class 0: 3 to 29, 3 to 29, and the rest."""
+    has = np.array([[1, 0], [0, 1], [1, 0], [1, 0]], bool)
+    for seed in range(50):
+        shares = unequal_shares(has, np.array([90, 7]), np.random.default_rng(seed))
+        images = shares * [90, 7]
+        assert images[:, 1].tolist() == [0, 7, 0, 0]
+        assert images[1, 0] == 0
+        assert all(2.9 < images[person, 0] < 29.1 for person in (0, 2))
+        assert images[:, 0].sum() == pytest.approx(90)
+
+
+def test_a_table_in_unequal_numbers_keeps_its_classes():
+    people = list(deal(400, 100, split="table", unequal=True, test=0.25, val=0).values())
+    assert [set(every_label(s).tolist()) for s in people] == [set(row) for row in TABLE_3_1]
+    assert sum(len(every_label(s)) for s in people) == 5000
+    assert len({len(s.train) for s in people}) > 5
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0])
+def test_classes_are_divided_by_dirichlet_and_nobody_has_few(alpha):
+    """5,000 images among 10 people: all are dealt, and everybody has at least 40."""
+    people = deal(400, 100, split="dirichlet_by_class", alpha=alpha, test=0.25, val=0).values()
+    sizes = [len(every_label(s)) for s in people]
+    assert sum(sizes) == 5000
+    assert 40 <= min(sizes) < 500 < max(sizes)
+    most = [float(every_label(s).bincount().max()) / n for s, n in zip(people, sizes, strict=True)]
+    assert np.mean(most) > (0.5 if alpha == 0.1 else 0.2)
+
+
+def test_a_quarter_of_everybodys_images_is_for_test():
+    """Rounded up, as PFLlib rounds the three quarters for training down; no validation with 0."""
+    for val in (0, 0.1):
+        people = deal(400, 100, people=7, split="iid", test=0.25, val=val).values()
+        for own in people:
+            images = len(every_label(own))
+            assert len(own.test) == -(-images // 4)
+            assert len(own.val) == round(val * (images - len(own.test)))
+        together = torch.cat([every_label(own) for own in people]).bincount()
+        assert together.tolist() == [500] * 10
+
+
+def test_people_may_have_no_validation_images():
+    assert all(len(own.val) == 0 for own in deal(people=5, split="iid", val=0).values())
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"split": "dirichlet_by_class", "alpha": 0.01, "people": 60}, "fewer people or a larger"),
+        ({"people": 200, "test": 0.25}, r"at most 1\d\d"),
         ({"split": "pathological", "kinds": 11}, "set kinds to 1 to 10"),
         ({"split": "pathological", "people": 4}, "set kinds to 3 to 10, or people to 5 or more"),
         ({"split": "pathological", "people": 100}, r"set people to at most \d\d"),

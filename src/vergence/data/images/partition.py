@@ -30,6 +30,12 @@ TABLE_3_1: Table = ((0, 1), (2, 3), (6, 7), (4, 5), (2, 4), (2, 3), (6, 7), (4, 
 """Classes of each of ten people in Table 3.1 of the AP-FL chapter."""
 # Resizing works on floats: in chunks, they need little memory beside the bytes.
 CHUNK = 4096
+# PFLlib's least number with batches of 10 images and a quarter of them for test: one batch of test.
+FEWEST = 40
+"""Fewest images of a person with split `dirichlet_by_class`."""
+# A thousand draws for 20 people take a tenth of a second; PFLlib draws for ever.
+DRAWS = 1000
+"""Draws of split `dirichlet_by_class` after which it is refused."""
 
 
 @dataclass(frozen=True)
@@ -56,31 +62,44 @@ class Dealt(NamedOptions):
             2017, section 3). `dirichlet`: equal numbers of images; each person's class proportions
             are drawn from a symmetric Dirichlet distribution (Hsu, Qi, Brown, "Measuring the
             effects of non-identical data distribution for federated visual classification", 2019,
-            section 3). `pathological`: each person has `kinds` random classes, and a class is
-            divided equally among the people who have it. `table`: as `pathological`, with the
-            classes of `table`. Each person's test images have the same classes as the training
-            images.
+            section 3). `dirichlet_by_class`: unequal numbers; each class is divided by proportions
+            of people, drawn from a symmetric Dirichlet distribution; who already has an equal part
+            of all images gets none of the next classes, and all is drawn anew until everybody has
+            at least 40 images (code of Yurochkin et al., "Bayesian nonparametric federated
+            learning of neural networks", ICML 2019; the "practical" setting of PFLlib).
+            `pathological`: each person has `kinds` random classes, and a class is divided equally
+            among the people who have it. `table`: as `pathological`, with the classes of `table`.
+            Each person's test images have the same classes as the training images.
         alpha: parameter of the Dirichlet distribution; the smaller it is, the fewer classes a
             person has.
         kinds: number of classes of each person with split `pathological`.
         table: class numbers of each person with split `table`, by default those of Table 3.1 in the
             AP-FL chapter. If the data have more classes than the table, the classes in order are
             cut into equal runs, and a number in the table means a run.
+        unequal: whether a class is divided at random, not equally, with splits `pathological` and
+            `table`: all but the last person who has it get a tenth to the whole of an equal part,
+            and the last person gets the rest (the "pathological" setting of PFLlib).
         take: fraction of each published part's images to use, the same for every class, drawn at
             random.
         side: height and width in pixels to which images are resized; none: as published.
-        val: fraction of a person's training images that is for validation.
+        val: fraction of a person's training images that is for validation; 0: none.
+        test: fraction of a person's images that is for test, drawn from both published parts
+            together; none: a person's test images are from the published test part.
         split_seed: seed of the division of images among people.
     """
 
     people: Annotated[int, Ge(1)] = 10
-    split: Literal["iid", "dirichlet", "shards", "pathological", "table"] = "iid"
+    split: Literal["iid", "dirichlet", "dirichlet_by_class", "shards", "pathological", "table"] = (
+        "iid"
+    )
     alpha: Annotated[float, Gt(0)] = 0.5
     kinds: Annotated[int, Ge(1)] = 2
     table: Table = TABLE_3_1
+    unequal: bool = False
     take: Annotated[float, Interval(gt=0, le=1)] = 1.0
     side: Annotated[int, Ge(4)] | None = None
-    val: Annotated[float, Interval(gt=0, lt=1)] = 0.1
+    val: Annotated[float, Interval(ge=0, lt=1)] = 0.1
+    test: Annotated[float, Interval(gt=0, lt=1)] | None = None
     split_seed: int = 0
 
     @property
@@ -104,28 +123,40 @@ class Dealt(NamedOptions):
                 divided as the options say.
         """
         parts = {part: self._thin_classes(part, data) for part, data in parts.items()}
+        if self.test is not None:
+            both = list(parts.values())
+            labels = np.concatenate([data.labels for data in both])
+            images = lambda: torch.cat([data.images() for data in both])  # noqa: E731
+            parts = {"train": PartitionPart(labels, images)}
         labels = {part: data.labels for part, data in parts.items()}
         shards = 2 if self.split == "shards" else 1
-        self._refuse_more_people(min(len(labels["train"]) // 2, len(labels["test"]) // shards))
+        fewest = (len(own) // (shards if part == "test" else 2) for part, own in labels.items())
+        self._refuse_more_people(min(fewest))
         owners = self._owners(labels, len(self.classes))
-        sizes = {part: np.bincount(own, minlength=self.people) for part, own in owners.items()}
-        # A person needs two training images (one for validation) and a test image.
-        fed = int((np.minimum(sizes["train"] // 2, sizes["test"]) > 0).sum())
-        self._refuse_more_people(self.people if fed == self.people else fed)
-        train, test = (
-            self._samples(part, parts[part], owners[part], sizes[part])
-            for part in ("train", "test")
-        )
+        cuts = {
+            part: self._cuts(part, np.bincount(own, minlength=self.people))
+            for part, own in owners.items()
+        }
+        # Everybody needs an image for training, one for test, and one for validation if there is
+        # any.
+        sizes = np.concatenate(list(cuts.values()), 1)[:, [0, -1] + [1] * (self.val > 0)]
+        self._refuse_more_people(int((sizes > 0).all(1).sum()))
+        dealt = [self._samples(part, parts[part], owners[part], cuts[part]) for part in parts]
         digits = max(3, len(str(self.people - 1)))
         people = {
-            f"p{i:0{digits}d}": Splits(train[2 * i], train[2 * i + 1], test[i])
+            f"p{i:0{digits}d}": Splits(*(own for part in dealt for own in part[i]))
             for i in range(self.people)
         }
+        test = (
+            "test images from the published test file"
+            if self.test is None
+            else f"{self.test:g} of a person's images at random for test"
+        )
         resized = "" if self.side is None else f"; resized to {self.side} x {self.side} pixels"
         fewer = "" if self.take == 1 else f"{self.take:g} of the published images; "
         details = {
             "split": f"{fewer}{self._split_sentence()}; {self.val:g} of a person's training images "
-            f"at random for validation; test images from the published test file{resized}",
+            f"at random for validation; {test}{resized}",
             "classes": ", ".join(self.classes),
         }
         return Federation(self.name, people, {**about, **details})
@@ -155,10 +186,11 @@ class Dealt(NamedOptions):
             "iid": "images dealt at random",
             "shards": "two shards of sorted classes a person",
             "dirichlet": f"class shares from Dirichlet({self.alpha:g})",
+            "dirichlet_by_class": f"people's shares of each class from Dirichlet({self.alpha:g})",
             "pathological": f"{self.kinds} classes a person",
             "table": f"classes by a table: {self.table}",
         }
-        return sentences[self.split]
+        return sentences[self.split] + ", in unequal numbers" * self.unequal
 
     def _owners(self, labels: Mapping[str, Rows], classes: int) -> dict[str, Rows]:
         """Return part -> the person's number for every image."""
@@ -181,35 +213,80 @@ class Dealt(NamedOptions):
             np.add.at(got, (train, labels["train"]), 1)
             # Not by the shares again: where classes are used up, others would have to fill in.
             return {"train": train, "test": by_counts(labels["test"], got, draws["test"])}
-        if self.split == "table":
-            has = tabled(self.name, self.table, self.people, classes)
-        else:
-            has = kinds_of(self.name, self.people, self.kinds, classes, common)
-        return {part: by_classes(own, has, draws[part]) for part, own in labels.items()}
+        counts = np.bincount(labels["train"], minlength=classes)
+        if self.split == "dirichlet_by_class":
+            shares = self._class_shares(counts, common)
+            return {part: by_class_shares(own, shares, draws[part]) for part, own in labels.items()}
+        has = (
+            tabled(self.name, self.table, self.people, classes)
+            if self.split == "table"
+            else kinds_of(self.name, self.people, self.kinds, classes, common)
+        )
+        if not self.unequal:
+            return {part: by_classes(own, has, draws[part]) for part, own in labels.items()}
+        shares = unequal_shares(has, counts, common)
+        return {part: by_class_shares(own, shares, draws[part]) for part, own in labels.items()}
 
-    def _samples(self, part: str, data: PartitionPart, owner: Rows, sizes: Rows) -> list[Samples]:
-        """Return everybody's samples of one part.
+    def _class_shares(self, counts: Rows, draw: np.random.Generator) -> NDArray[np.float64]:
+        """Draw people's shares of each class for split `dirichlet_by_class`, `[people, classes]`.
 
-        For "train" the list is: training samples of person 0, validation samples of person 0,
-        training samples of person 1, and so on. For "test" there is one entry per person. `owner`
-        is each image's person, and `sizes` each person's number of images.
+        `counts` are the numbers of images of the classes.
+        """
+        equal = counts.sum() / self.people
+        for _ in range(DRAWS):
+            has, shares = np.zeros(self.people), []
+            for count in counts:
+                # Proportions may underflow to 0 for everybody who still gets images.
+                drawn = draw.dirichlet(np.full(self.people, self.alpha)) + np.finfo(float).tiny
+                own = drawn * (has < equal)
+                shares.append(own / own.sum())
+                has = has + shares[-1] * count
+            if has.min() >= min(FEWEST, equal / 2):
+                return np.stack(shares, 1)
+        raise ConfigError(
+            f"{self.name}: in {DRAWS:,} draws somebody of {self.people:,} people always had fewer "
+            f"than {min(FEWEST, equal / 2):g} images; use fewer people or a larger alpha than "
+            f"{self.alpha:g}"
+        )
+
+    def _cuts(self, part: str, sizes: Rows) -> Rows:
+        """Return how many of each person's images of a part are for what.
+
+        `sizes` has the number of images of each person. The columns are training, validation and,
+        if both published parts are together in the part `train`, test; of the part `test` the only
+        column is test.
+        """
+        if part == "test":
+            return sizes[:, None]
+        test = np.ceil((self.test or 0) * sizes).astype(np.int64)
+        train = sizes - test
+        # At least one image for validation if any, and one for training.
+        val = np.clip(
+            np.rint(self.val * train).astype(np.int64), int(self.val > 0), np.maximum(train - 1, 0)
+        )
+        return np.stack([train - val, val, test][: 2 if self.test is None else 3], 1)
+
+    def _samples(
+        self, part: str, data: PartitionPart, owner: Rows, cuts: Rows
+    ) -> list[list[Samples]]:
+        """Return each person's samples of one part, cut in random order as `cuts` says.
+
+        `owner` is each image's person, and `cuts` each person's numbers of images.
         """
         draw = RandomStream(self.name, self.split_seed, part).numpy()
         order = np.lexsort((draw.random(len(owner)), owner))
-        if part == "train":
-            # At least one image for validation, and one for training.
-            val = np.clip(np.rint(self.val * sizes).astype(np.int64), 1, sizes - 1)
-            sizes = np.stack([sizes - val, val], 1).reshape(-1)
-        rows, cuts = torch.from_numpy(order), sizes.tolist()
+        rows, sizes = torch.from_numpy(order), cuts.reshape(-1).tolist()
         whole = data.images()
         if self.side is not None:
             whole = resized(whole, self.side)
-        images = whole.index_select(0, rows).split(cuts)
-        own = torch.from_numpy(data.labels).index_select(0, rows).split(cuts)
-        return [
+        images = whole.index_select(0, rows).split(sizes)
+        own = torch.from_numpy(data.labels).index_select(0, rows).split(sizes)
+        samples = [
             Samples({"image": image, "label": label})
             for image, label in zip(images, own, strict=True)
         ]
+        width = cuts.shape[1]
+        return [samples[i * width : (i + 1) * width] for i in range(self.people)]
 
 
 def by_shards(labels: Rows, shards: Rows, draw: np.random.Generator) -> Rows:
@@ -294,6 +371,37 @@ def by_classes(labels: Rows, has: NDArray[np.bool_], draw: np.random.Generator) 
         owners = np.flatnonzero(has[:, kind])
         # The shift by `kind` gives the images left over to another owner in every class.
         owner[rows] = owners[(np.arange(len(rows)) + kind) % len(owners)]
+    return owner
+
+
+def unequal_shares(
+    has: NDArray[np.bool_], counts: Rows, draw: np.random.Generator
+) -> NDArray[np.float64]:
+    """Draw unequal shares of each class for the people who have it, `[people, classes]`.
+
+    All but the last of them get a tenth to the whole of an equal part, the last gets the rest.
+    `has` `[people, classes]` says who has which class, and `counts` are the classes' numbers of
+    images, of which whole ones are drawn.
+    """
+    shares = np.zeros(has.shape)
+    for kind, count in enumerate(counts):
+        owners = np.flatnonzero(has[:, kind])
+        equal = count // len(owners)
+        drawn = draw.integers(equal // 10, max(equal, 1), len(owners) - 1)
+        shares[owners, kind] = np.append(drawn, count - drawn.sum()) / max(count, 1)
+    return shares
+
+
+def by_class_shares(labels: Rows, shares: NDArray[np.float64], draw: np.random.Generator) -> Rows:
+    """Return each image's owner: the images of each class are cut, in random order, by `shares`.
+
+    `shares` `[people, classes]` holds each person's part of a class.
+    """
+    owner = np.empty(len(labels), np.int64)
+    for kind in range(shares.shape[1]):
+        rows = draw.permutation(np.flatnonzero(labels == kind))
+        ends = np.rint(shares[:, kind].cumsum() * len(rows)).astype(np.int64)
+        owner[rows] = np.searchsorted(ends[:-1], np.arange(len(rows)), side="right")
     return owner
 
 
