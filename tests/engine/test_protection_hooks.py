@@ -1,7 +1,7 @@
 """Hooks of protections on requests made up here: what they pass on, change, charge and refuse."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +33,7 @@ from vergence.models.linear import Linear
 from vergence.privacy.config import DpSgd
 from vergence.privacy.dp.accounting import gaussian_epsilon
 from vergence.privacy.dp.dp_sgd import poisson
-from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent
+from vergence.privacy.dp.dp_sgd_solver import DpSgdBudgetSpent, TrainingPass
 from vergence.privacy.dp.mask_budget import MaskBudget
 from vergence.privacy.dp.private_step import mark
 from vergence.privacy.hooks import ProtectedRun
@@ -495,3 +495,56 @@ def test_smashed_data_are_charged_before_they_leave_with_noise_of_their_pictures
     assert DefendedTrainer._noisy(plain_, "smashed") == "smashed"
     DefendedTrainer.measuring(plain_, "ann", 3)
     assert (plain_.draws, spent) == (None, [])
+
+
+def test_networks_are_probed_for_mixing_once_on_the_most_samples(monkeypatch):
+    """The batch is that of the largest training; another seed of a task is the same task."""
+    asked = []
+    monkeypatch.setattr(dp_sgd, "PROBED", [])
+    monkeypatch.setattr(dp_sgd, "refuse_mixing", lambda *given: asked.append(given))
+    few, many = samples(3), samples(9)
+    people = Federation("f", {n: Splits(s, s, s) for n, s in {"a": few, "b": many}.items()})
+    passes = [
+        TrainingPass(LocalTraining(batch=5), 1.0, 1),
+        TrainingPass(None, 1.0, 1),
+        TrainingPass(LocalTraining(batch=7), 1.0, 1),
+    ]
+    dp_sgd.refuse_mixed(TASK, people, passes)
+    assert [(task, data is many, batch) for task, data, batch in asked] == [(TASK, True, 7)]
+    dp_sgd.refuse_mixed(replace(TASK, seed=5), people, passes)
+    assert len(asked) == 1
+    dp_sgd.refuse_mixed(ToyTask(Linear(inputs=3)), people, [])
+    assert asked[1][2] == 1
+    none = samples(0)
+    dp_sgd.refuse_mixed(TASK, Federation("f", {"a": Splits(none, none, none)}), passes)
+    assert len(asked) == 2
+    alone = Federation("f", {"a": Splits(few, few, few)})
+    dp_sgd.refuse_mixed(TASK, alone, passes)
+    assert asked[2][1] is few
+
+
+@pytest.mark.parametrize("means", [0, 4])
+def test_reports_of_dp_sgd_name_the_smallest_and_the_largest_client(means, monkeypatch, tmp_path):
+    """Of 3, 5 and 9 samples; epsilon is that of whoever spends most."""
+    whole_of = lambda _, size: SimpleNamespace(  # noqa: E731
+        steps=size * 10,
+        rate=1 / size,
+        means=means,
+        noise=lambda _: size / 2,
+        mean_noise=lambda _: size / 4,
+        ledger=lambda _: SimpleNamespace(epsilon=lambda delta: 100.0 / size + delta),
+    )
+    monkeypatch.setattr(dp_sgd, "training_schedule", whole_of)
+    monkeypatch.setattr(dp_sgd, "check_solver", lambda *_: ())
+    people = {name: samples(size) for name, size in (("a", 5), ("b", 9), ("c", 3))}
+    federation = Federation("f", {n: Splits(s, s, s) for n, s in people.items()})
+    policy = DpSgd(clip=3.0, noise=2.0, delta=1e-3)
+    first, last = DpSgdProtection(Plan(), policy).forecast(protected(tmp_path, federation))
+    assert first.guarantee.epsilon == pytest.approx(100 / 3 + 1e-3)
+    for promise, size in ((first, 3), (last, 9)):
+        mean = f", 4 mean of its samples with noise {size / 4:.4g}" if means else ""
+        assert promise.text == (
+            f"samples: a client with {size} trains {size * 10} steps at sampling rate "
+            f"{1 / size:.3g}, gradients cut to 3, noise {size / 2:.4g}{mean}: epsilon "
+            f"{100 / size + 1e-3:.3g} at delta 0.001 for one sample, not for the person"
+        )

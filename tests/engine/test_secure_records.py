@@ -321,3 +321,62 @@ def test_the_smallest_sums_of_a_plan_have_its_bound(user):
     assert (found.people, found.policy.threshold, found.most) == (8, 4, 3)
     assert found.level == (None if user is None else user.level(most=3))
     assert smallest(Plan()) is None
+
+
+@pytest.mark.parametrize(
+    ("attempts", "asked", "count", "out"),
+    [
+        ([(None, "abcd", 1)], ["abcde"], 4, {"e": LEFT}),
+        # Three are enough for another attempt, where an aggregator answered; two are not.
+        ([(0, "abc", 1), (None, "abc", 1)], ["abcde", "abc"], 3, {"d": LEFT, "e": LEFT}),
+        ([(0, "ab", 1)], ["abcde"], 0, {**dict.fromkeys("cde", LEFT)}),
+        ([(0, "abcd", 0)], ["abcde"], 0, {"e": LEFT}),
+        ([(0, "abcde", 1)] * 3, ["abcde"] * 3, 0, {}),
+    ],
+)
+def test_aggregators_may_try_again_with_enough_clients(attempts, asked, count, out, monkeypatch):
+    left, seen = list(attempts), []
+
+    def coordinator(_, clients, *__):
+        failed, names, openings = left.pop(0)
+        seen.append("".join(clients))
+        here = SimpleNamespace(clients=list(names), refused={}, openings=openings, failed=failed)
+        here.converse = lambda: here
+        return here
+
+    def hold(here, _):
+        if here.failed is not None:
+            raise Aborted("too few")
+        return SimpleNamespace(words=np.ones(2, np.uint64), names=sorted(here.clients))
+
+    for name, value in {"Coordinator": coordinator, "hold": hold, "ATTEMPTS": 3}.items():
+        monkeypatch.setattr(secure_sum_attempts, name, value)
+    monkeypatch.setattr(secure_sum_attempts, "AdditiveParams", object)
+    sums_ = SimpleNamespace(policy=SimpleNamespace(threshold=3), terms=lambda *given: given)
+    identity = PartyIdentity("run", {})
+    form = SimpleNamespace(words=2)
+    opened = secure_sum_attempts.on_shares(sums_, form, None, "edcba", identity, print)
+    assert (seen, opened.sum.count) == (asked, count)
+    kept = attempts[-1][1] if not count else ""
+    assert opened.out == {**dict.fromkeys(kept, "lost: no sum: too few"), **out}
+
+
+@pytest.mark.parametrize(
+    ("parties", "differ", "said"),
+    [
+        (("a", "b"), True, ["the server and a helper can find", "one person alone shares"]),
+        (("a", "b", "c"), True, ["two of the helpers can find"]),
+        (("a", "b"), False, []),
+        ((), True, []),
+    ],
+)
+def test_what_secure_sums_do_not_hide(parties, differ, said, monkeypatch):
+    monkeypatch.setattr(secure_aggregation, "masked", lambda *_: differ)
+    deals = differ and len(parties) == 2
+    monkeypatch.setattr(secure_aggregation, "server_deals", lambda *_: deals)
+    plan = SimpleNamespace(privacy=SimpleNamespace(aggregators=parties), silos=Silos())
+    *texts, last = secure_aggregation._residual(plan, None)
+    assert last == "Two sums over nearly the same people differ by one person's part."
+    assert len(texts) == len(said)
+    for text, part in zip(texts, said, strict=True):
+        assert part in text
