@@ -341,3 +341,17 @@ def test_rows_of_words_wrap_around_like_the_ring():
     got = sums.total(form, whole)
     assert got.totals["model"].flat.tolist() == [1.5, -2.0, 0.0]
     assert unpack_words(whole.totals["words"]).dtype == np.uint64
+
+
+@KINDS
+def test_every_round_in_bytes_is_summed_by_the_protocol(privacy, tmp_path, monkeypatch):
+    """Not by adding up replies, which gives the same numbers."""
+    opened, total = [], pools.InProcessProtocol.total
+
+    def watched(self, form, message, rows):
+        opened.append(len(rows))
+        return total(self, form, message, rows)
+
+    monkeypatch.setattr(pools.InProcessProtocol, "total", watched)
+    run(build("fedavg"), tmp_path, rounds=3, privacy=privacy, engine="bytes")
+    assert opened == [4, 4, 4]

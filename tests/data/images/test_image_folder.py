@@ -82,5 +82,9 @@ def test_what_is_refused(root):
         ImageFolder(unseen=("sea lion",)).load(load)
     with pytest.raises(DataError, match=r"holds 0 classes"):
         ImageFolder(unseen=("cat",)).load(str(root / "sea_lion"))
+    (root / "alone").mkdir()
+    shutil.move(root / "grizzly+bear", root / "alone" / "bear")
+    with pytest.raises(DataError, match=r"alone holds 1 classes, 2 or more are needed"):
+        ImageFolder(unseen=("bear",)).load(str(root / "alone"))
     with pytest.raises(DataError, match="name its folder as root"):
         ImageFolder(unseen=("cat",)).load()

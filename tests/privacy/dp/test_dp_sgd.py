@@ -1,7 +1,7 @@
 """Clipped sums against gradients taken one by one, on networks as they lie in memory here."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,12 +9,18 @@ import torch
 from scipy.stats import kstest
 from torch import nn
 
+from vergence.core.data import Samples
+from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.masks import Mask
 from vergence.core.objectives import loss_per_sample
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Fit
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.lenet import LeNet
 from vergence.models.small_eye import SmallEye
 from vergence.privacy.dp.dp_sgd import noised, poisson
+from vergence.privacy.dp.dp_sgd_solver import _mark
 from vergence.privacy.dp.per_sample_gradients import Clipper, _windows, refuse
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.tasks.gaze_angle import GazeAngle
@@ -238,3 +244,42 @@ def test_a_clipper_takes_one_pass_after_another():
             for name, gradient in zip(solver.layout.names, want, strict=True):
                 scale = float(gradient.abs().max())
                 torch.testing.assert_close(into[name], gradient, rtol=0, atol=2e-3 * scale + 1e-9)
+
+
+def test_any_other_training_has_other_noise():
+    """A server that asks twice with one thing changed may not find the same noise in both."""
+    task = GazeAngle(SmallEye())
+    start = task.init()
+    other, mask = start + 1.0, Mask.none(start.layout)
+    data = Samples(batch(3))
+    local = LocalTraining(batch=2)
+    slots = {"exp_avg": start * 0.0, "exp_avg_sq": start * 0.0}
+    full = Fit(
+        start, data, local, mask, (start, 0.5), OptimizerState(slots, 3), correction=start * 0.0
+    )
+    state = full.optimiser
+    changed = {
+        "parameters": {"params": other},
+        "number of samples": {"data": data.subset(torch.arange(2))},
+        "settings": {"local": replace(local, lr=0.01)},
+        "mask": {"trainable": ~mask},
+        "no mask": {"trainable": None},
+        "centre": {"anchor": (other, 0.5)},
+        "pull": {"anchor": (start, 0.25)},
+        "no pull": {"anchor": None},
+        "steps": {"optimiser": replace(state, steps=4)},
+        "no state": {"optimiser": None},
+        "first buffer": {"optimiser": replace(state, slots={**slots, "exp_avg": other})},
+        "second buffer": {"optimiser": replace(state, slots={**slots, "exp_avg_sq": other})},
+        "fewer buffers": {"optimiser": replace(state, slots={"exp_avg": start * 0.0})},
+        "correction": {"correction": other},
+        "no correction": {"correction": None},
+    }
+    stream = RandomStream("fit", 1)
+    marks = {name: _mark(replace(full, **new), stream, 0.5, 1.0) for name, new in changed.items()}
+    marks["as it is"] = _mark(full, stream, 0.5, 1.0)
+    marks["stream"] = _mark(full, RandomStream("fit", 2), 0.5, 1.0)
+    marks["progress"] = _mark(full, stream, 0.25, 1.0)
+    marks["noise"] = _mark(full, stream, 0.5, 2.0)
+    assert len(set(marks.values())) == len(marks)
+    assert marks["as it is"] == _mark(replace(full), RandomStream("fit", 1), 0.5, 1.0)

@@ -176,3 +176,22 @@ def test_shortest_clips_that_are_allowed():
         EgoSynthetic(seconds=1.0, fps=15)
     with pytest.raises(ConfigError, match=r"clips of 60 frames.*needs 64"):
         EgoSynthetic(seconds=4.0, fps=15, span="glc")
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 500])
+def test_windows_of_objects_stay_in_the_canvas(beyond):
+    """An object that left the frame is drawn in the last window, and not in another row."""
+    looks = person(2, 0, PRESETS["default"]).looks
+    scene = build_scene(looks, np.random.default_rng(3), 2, 24)
+    side, patch = 40, 12
+    grid = np.stack(np.meshgrid(np.linspace(-1, 1, side), np.linspace(-1, 1, side)), -1)
+    plane, last = grid.astype(np.float32), side - patch
+    offset = np.tile(plane[side - patch // 2, side - patch // 2], (2, 1))
+    canvases = []
+    for corner in (last, last + beyond):
+        canvas = np.full((3, 2, side, side), -1, np.float32)
+        rendering._paste(canvas, scene, plane, 0, offset, np.full((2, 2), corner), patch)
+        canvases.append(canvas)
+    assert np.array_equal(*canvases)
+    assert (canvases[0][:, :, :last, :last] == -1).all()
+    assert (canvases[0][:, :, last:, last:] != -1).any()
