@@ -187,3 +187,41 @@ def test_rows_of_another_shape_are_told_both_shapes(ran):
     with pytest.raises(vg.DataError, match=said):
         ran.predict("p01", torch.zeros(2, 3))
     assert len(ran.predict("p01", torch.zeros(2, 4))) == 2
+
+
+class Strict(torch.nn.Linear):
+    """It checks the shape of its input itself, and has a buffer of complex numbers."""
+
+    def __init__(self):
+        super().__init__(4, 1)
+        self.register_buffer("turns", torch.ones(2, dtype=torch.complex64), persistent=False)
+
+    def forward(self, x):
+        if x.shape[1:] != (4,):
+            raise ValueError("a shape of the network's own")
+        return super().forward(x)
+
+
+def test_a_networks_own_check_of_the_shape_is_told_both_shapes():
+    run = trained(task=vg.task_from(Strict, l1_loss), method=vg.methods.FedAvg(), rounds=1)
+    with pytest.raises(vg.DataError, match="rows of \\[4\\]"):
+        run.predict("p01", torch.zeros(2, 3))
+
+
+def test_a_run_is_not_opened_with_another_frozen_backbone(tmp_path):
+    def task(value):
+        def build():
+            backbone = torch.nn.Linear(4, 3).requires_grad_(False)
+            torch.nn.init.constant_(backbone.weight, value)
+            return torch.nn.Sequential(backbone, torch.nn.Linear(3, 1))
+
+        return vg.task_from(build, l1_loss)
+
+    run = trained(tmp_path / "run", task=task(1.0), method=vg.methods.FedAvg(), rounds=1)
+    people = vg.Federation.from_arrays(arrays())
+    same = vg.open_run(run.folder, task=task(1.0), people=people)
+    assert torch.equal(same.model("p01")[0].weight, torch.ones(3, 4))
+    with pytest.raises(vg.StateError, match="another model"):
+        vg.open_run(run.folder, task=task(2.0), people=people)
+    with pytest.raises(vg.StateError):
+        trained(run.folder, task=task(2.0), method=vg.methods.FedAvg(), rounds=2, resume=True)

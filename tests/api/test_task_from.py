@@ -226,6 +226,10 @@ def test_a_factory_that_draws_elsewhere_is_refused():
 
     with pytest.raises(vg.ConfigError, match="builds other parameters at every call"):
         vg.task_from(unseeded, mse_loss)
+    with pytest.raises(vg.ConfigError, match="builds other parameters at every call"):
+        vg.task_from(
+            lambda: nn.Sequential(unseeded().requires_grad_(False), nn.Linear(1, 1)), mse_loss
+        )
     kept = nn.Linear(4, 1)
     task = vg.task_from(lambda: copy.deepcopy(kept), mse_loss)
     assert torch.equal(task.init()["weight"], kept.weight)

@@ -226,7 +226,8 @@ class FinishedRun:
         # A defence at the cut layer protects what is sent; here nothing leaves the person.
         try:
             return Solver(task).outputs(params, ready)
-        except RuntimeError as error:
+        # Networks such as those of `transformers` check the shape themselves.
+        except (RuntimeError, ValueError) as error:
             self._check_rows(raw, task.labels, error)
             raise
 
@@ -356,8 +357,8 @@ class FinishedRun:
                     f"{name}.astype({there!r})"
                 )
 
-    def _check_rows(self, samples: Samples, labels: Sequence[str], error: RuntimeError) -> None:
-        """Replace torch's error if the rows of an input column have another shape than in training.
+    def _check_rows(self, samples: Samples, labels: Sequence[str], error: Exception) -> None:
+        """Explain the network's error if rows of an input column have another shape than in training.
 
         Raises:
             DataError: a column has another shape; the message names both shapes.

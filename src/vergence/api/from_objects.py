@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from vergence.api.function_digest import behaviour_digest, qualified_name
-from vergence.api.task_from import FactoryModel, FunctionTask, is_importable
+from vergence.api.task_from import FactoryModel, FunctionTask, fixed_arrays, is_importable
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -325,13 +325,15 @@ def describe(thing: Any) -> Table:
 
 
 def _network_marks(task: Task) -> Table:
-    """Describe a network: its layers, and the digest of its initial parameters."""
+    """Describe a network: its layers, and the digests of its initial and frozen parameters."""
     module = task.module()
-    start = Params.of(module)
+    start, fixed = Params.of(module), fixed_arrays(module)
     return {
         "network": repr(module)[:SHOWN],
         "parameters": start.layout.n,
         "initial": digest(pack(start)),
+        # A run's files do not hold them: another frozen backbone would give other predictions.
+        **({"frozen": digest(pack(fixed))} if fixed else {}),
     }
 
 

@@ -522,7 +522,9 @@ def _check_factory(task: FunctionTask) -> None:
     one, other = Params.of(first), Params.of(second)
     if not one.layout.n:
         raise ConfigError(f"{qualified_name(factory)} builds a network without parameters to train")
-    if one.layout != other.layout or not torch.equal(one.flat, other.flat):
+    fixed, again = fixed_arrays(first), fixed_arrays(second)
+    alike = fixed.keys() == again.keys() and all(torch.equal(fixed[n], again[n]) for n in fixed)
+    if one.layout != other.layout or not torch.equal(one.flat, other.flat) or not alike:
         raise ConfigError(
             f"{qualified_name(factory)} builds other parameters at every call, whatever the seed: "
             "draw them from torch's global generator alone, so that a run can be gone on with"
@@ -546,6 +548,14 @@ def _built(task: FunctionTask) -> nn.Module:
             f"{type(module).__name__}"
         )
     return module
+
+
+def fixed_arrays(module: nn.Module) -> dict[str, Tensor]:
+    """Return the frozen parameters and the buffers of a network, which no run trains or keeps."""
+    frozen = {name: each for name, each in module.named_parameters() if not each.requires_grad}
+    every = {name: each.detach() for name, each in (*frozen.items(), *module.named_buffers())}
+    # Files have no complex numbers.
+    return {n: torch.view_as_real(each) if each.is_complex() else each for n, each in every.items()}
 
 
 def _failed(factory: Any, error: Exception) -> str:
