@@ -28,7 +28,12 @@ def cells(page):
             yield block, after.text if after is not None and after.language == "text" else None
 
 
-QUICK = ["README.md", "docs/how-to/python.md"]
+QUICK = [
+    "README.md",
+    "docs/how-to/python.md",
+    "docs/how-to/coming-from-flower.md",
+    "docs/how-to/coming-from-lightning.md",
+]
 SLOW = ["docs/how-to/hugging-face.md"]
 PAGES = [*QUICK, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)]
 

@@ -465,3 +465,28 @@ def test_a_data_set_that_is_read_later_is_checked_at_once():
         vg.Federation.from_datasets({"a": Counted(0)}, lazy=True, min_samples=3)
     with pytest.raises(vg.DataError, match="at least one person"):
         vg.Federation.from_datasets({}, lazy=True)
+
+
+class LikeHuggingFace:
+    """Items by number and a transform, as data sets of Hugging Face have; no class of torch."""
+
+    def __init__(self, noise=0.0):
+        self.noise = noise
+
+    def with_transform(self, transform):
+        raise NotImplementedError
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, number):
+        return {"img": torch.full((2, 2), float(number)) + self.noise * torch.rand(1), "label": 1}
+
+
+def test_a_data_set_of_hugging_face_is_read_like_one_of_torch():
+    people = vg.Federation.from_datasets({"anna": LikeHuggingFace()})
+    train = people.people["anna"].train.columns
+    assert train["img"][:, 0, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert train["label"].dtype == torch.int64
+    with pytest.raises(vg.DataError, match=r"task\.with_transform"):
+        vg.Federation.from_datasets({"anna": LikeHuggingFace(noise=1.0)})

@@ -102,6 +102,15 @@ def test_what_is_no_optimiser_is_refused_before_anything_trains(optimizer, messa
         LOCAL(optimizer="rmsprop")
 
 
+def test_what_users_of_torch_write_first_is_explained():
+    made = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+    with pytest.raises(vg.ConfigError, match=r"give the class, optimizer=torch\.optim\.Adam"):
+        LOCAL(optimizer=made)
+    for schedule in (torch.optim.lr_scheduler.StepLR, partial(torch.optim.lr_scheduler.LinearLR)):
+        with pytest.raises(vg.ConfigError, match="a function of the share of the rounds"):
+            trained(method=vg.methods.FedAvg(local=LOCAL(schedule=schedule)))
+
+
 def test_who_takes_steps_of_another_kind_refuses_it():
     own = LOCAL(optimizer=torch.optim.RMSprop)
     check(Plan(), vg.methods.FedAvg(local=own))

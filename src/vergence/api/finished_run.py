@@ -358,7 +358,7 @@ class FinishedRun:
                 )
 
     def _check_rows(self, samples: Samples, labels: Sequence[str], error: Exception) -> None:
-        """Explain the network's error if rows of an input column have another shape than in training.
+        """Explain the network's error if rows of a column have another shape than in training.
 
         Raises:
             DataError: a column has another shape; the message names both shapes.

@@ -41,7 +41,8 @@ def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
     Raises:
         DataError: the samples are not arrays of numbers with one row per sample.
     """
-    if isinstance(samples, TorchDataset):
+    # Data sets of Hugging Face have items by number, and are no subclass of torch's.
+    if isinstance(samples, TorchDataset) or hasattr(samples, "with_transform"):
         samples = _items(samples, who, names)
     elif hasattr(samples, "iloc") and hasattr(samples, "columns"):
         samples = {n: samples[n] for n in as_text(samples.columns, f"{who}: columns").values()}

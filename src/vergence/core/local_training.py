@@ -59,6 +59,16 @@ class LocalTraining(NamedOptions, label="local"):
     clip: Annotated[float, Interval(ge=0, lt=math.inf)] = 5.0
     schedule: Literal["constant", "cosine", "step"] | Callable[[float], object] = "constant"
 
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, Optimizer):
+            kind = type(self.optimizer).__name__
+            raise ConfigError(
+                f"local: optimizer is an {kind} with parameters of its own, and every client makes "
+                f"a new one: give the class, optimizer=torch.optim.{kind}, or a function that "
+                f"builds one, partial(torch.optim.{kind}, ...)"
+            )
+        super().__post_init__()
+
     @property
     def functions(self) -> dict[str, Callable[..., object]]:
         """The options that are Python functions, by name; no experiment file can hold them."""

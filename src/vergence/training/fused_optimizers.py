@@ -95,8 +95,15 @@ def try_functions(local: LocalTraining) -> None:
     Raises:
         ConfigError: one of them fails, or returns something else; the message says what is wanted.
     """
-    made = local.functions.get("optimizer")
-    rate, number = local.learning_rate(0.0), torch.zeros(1)
+    made, number = local.functions.get("optimizer"), torch.zeros(1)
+    try:
+        rate = local.learning_rate(0.0)
+    except TypeError as error:
+        raise ConfigError(
+            "local: schedule must be a function of the share of the rounds that are finished, as "
+            "lambda done: 0.9 ** (20 * done); schedulers of torch, which change an optimiser, are "
+            f"none: {first_line(error)}"
+        ) from error
     if made is None:
         return
     try:
