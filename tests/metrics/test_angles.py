@@ -39,6 +39,13 @@ def test_angles_survive_the_way_through_vectors(pitch, yaw):
     torch.testing.assert_close(to_angles(to_vector(angles)), angles, atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (0,)])
+def test_angles_of_several_vectors_are_in_the_last_dimension(shape):
+    dice = torch.Generator().manual_seed(0)
+    angles = torch.rand(*shape, 2, generator=dice, dtype=torch.float64)
+    torch.testing.assert_close(to_angles(3 * to_vector(angles)), angles, atol=1e-9, rtol=0)
+
+
 @settings(deadline=None, derandomize=True)
 @given(PITCH, YAW, PITCH, YAW)
 def test_error_is_the_arccos_of_the_dot_product(p, y, q, z):

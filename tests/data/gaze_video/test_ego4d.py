@@ -415,6 +415,10 @@ def test_values_at_the_limits_are_read(tmp_path):
         line[at] = index
     path.write_text("\n".join(map(",".join, lines)) + "\n")
     assert ego4d.read_gaze(path).source_frame.tolist() == [0, -1, 2**31 - 1, 7]
+    for line in lines:
+        del line[at]
+    path.write_text("\n".join(map(",".join, lines)) + "\n")
+    assert ego4d.read_gaze(path).source_frame.tolist() == [-1] * 4, "no column tells the frames"
 
 
 def test_untracked_intervals_hold_their_ends(tmp_path):
