@@ -23,11 +23,11 @@ Transform = Callable[..., Tensor | tuple[Tensor, ...]]
 def augmented(transform: Transform, columns: Sequence[Tensor]) -> list[Tensor]:
     """Apply a transform to each sample of a batch; columns and result are `[batch, ...]`.
 
-    Sample by sample, as in a torch `Dataset`: a random crop differs from sample to sample, and no
-    sample has a part in another one, on which DP-SGD relies.
+    The transform gets one sample at a time, as in a torch `Dataset`. So a random crop differs from
+    sample to sample. No result depends on another sample; DP-SGD relies on this.
 
     Raises:
-        ConfigError: the transform returns something else than its arguments' shapes and types.
+        ConfigError: the transform's results differ from its arguments in number, shape or type.
     """
     with _reproducible():
         rows = [transform(*(each.clone() for each in row)) for row in zip(*columns, strict=True)]

@@ -125,7 +125,10 @@ def experiment_from(
 
 
 def default_label(method: object) -> str:
-    """Return the name of a method in tables: that in experiment files, or that of its class."""
+    """Return a method's name in tables.
+
+    It is its name in experiment files for a method of `vergence.methods`, else its class's name.
+    """
     return registry_name(method) if _is_packaged(method, "methods") else type(method).__name__
 
 

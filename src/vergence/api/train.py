@@ -124,7 +124,7 @@ def train_all(
     """Train several methods on the same task and people, one after the other.
 
     Args:
-        methods: the methods, or label -> method, if two of them have one name.
+        methods: the methods; or a mapping label -> method, needed if two have the same name.
         task: as in `train`.
         people: as in `train`.
         out: folder for the run directories, one for each label; default: temporary ones.
@@ -134,7 +134,7 @@ def train_all(
         Label -> finished run, which `compare` takes as it is.
 
     Raises:
-        ConfigError: as in `train`; or `methods` are no methods, or two have one name.
+        ConfigError: as in `train`; or `methods` are no methods, or two have the same name.
     """
     if isinstance(methods, str) or not isinstance(methods, Sequence | Mapping) or not methods:
         raise ConfigError(f"train_all: methods must be a list of methods; got {methods!r}")

@@ -74,7 +74,10 @@ def with_interception(method: M, on_reply: ReplyObserver, change_answer: Change)
 
 
 def as_subclass(kind: type, method: Any) -> Any:
-    """Return a method as an instance of a subclass, with the options and name of its own class."""
+    """Return a method as an instance of a subclass, with the options and name of its own class.
+
+    `with_interception` calls this.
+    """
     # Registries, tables and messages name a method by its class: the subclass must not show.
     kind.__module__, kind.__qualname__ = type(method).__module__, type(method).__qualname__
     kind.__name__ = type(method).__name__

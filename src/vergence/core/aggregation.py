@@ -49,7 +49,10 @@ class Aggregate:
         return total.like(total.flat / nobody.add_(weight.flat))
 
     def contributors(self, tree: str) -> Params | float:
-        """Return the sum of clients' weights of a parameter tree: a number, or one per entry."""
+        """Return the sum of clients' weights of a parameter tree: a number, or one per entry.
+
+        IFCA (`methods.clustered.ifca`) reads from it which models were trained in a round.
+        """
         return self.weights[tree]
 
 

@@ -331,8 +331,9 @@ def split_rows(
         shares: fractions of the samples for the three parts.
         shuffle: a seed: the samples of each part are chosen at random. None: the first samples
             are for training, the next for validation, the last for test.
-        classes: each person's class numbers `[samples]`: every part then has about the same shares
-            of them, and samples are chosen at random, with seed 0 by default.
+        classes: each person's class numbers `[samples]`. If given, each class is divided among the
+            parts in about the proportions `shares`. The samples are then chosen at random; without
+            `shuffle` the seed is 0.
 
     Raises:
         ConfigError: the shares are not three positive numbers with sum 1.
@@ -369,7 +370,10 @@ def split_rows(
 
 
 def _places(classes: np.ndarray) -> np.ndarray:
-    """Return each sample's place within its class, between 0 and 1: 0.25 and 0.75 of two."""
+    """Return each sample's relative position within its class, between 0 and 1.
+
+    The two samples of a class of two have the positions 0.25 and 0.75.
+    """
     places = np.empty(len(classes))
     for name, count in zip(*np.unique(classes, return_counts=True), strict=True):
         places[classes == name] = (np.arange(count) + 0.5) / count
@@ -394,7 +398,8 @@ def split_people(
         shares: fractions of the samples for the three parts.
         shuffle: a seed for a random split; None: the parts follow the order of the samples.
         missing: names of the columns in which NaN means that nothing was recorded.
-        stratify: a column of class numbers, of which every part has about the same shares.
+        stratify: a column of class numbers. Each class is divided among the parts in about the
+            proportions `shares`.
         min_samples: people with fewer samples, or training samples, are left out.
 
     Returns:

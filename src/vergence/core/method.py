@@ -306,8 +306,8 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 class UpdateMethod(Method[S, C]):
     """Base of methods whose clients train the received model and reply with the update.
 
-    Subclasses have the option `weights`: `samples` weighs a client's reply by the client's
-    samples, `equal` weighs all replies by 1.
+    Subclasses have the option `weights`. With `samples`, the weight of a reply is `Task.weigh` of
+    the client's training data (default: their number). With `equal` it is 1.
     """
 
     weights: Literal["samples", "equal"]
@@ -368,8 +368,8 @@ class AveragingMethod(Method[Global, C]):
 class LayersMethod(AveragingMethod[C]):
     """Base of methods that share some layers of the network; the others stay with each client.
 
-    Subclasses have the option `weights`: `samples` weighs a client's reply by the client's
-    samples, `equal` weighs all replies by 1.
+    Subclasses have the option `weights`. With `samples`, the weight of a reply is `Task.weigh` of
+    the client's training data (default: their number). With `equal` it is 1.
     """
 
     weights: Literal["samples", "equal"]

@@ -113,7 +113,8 @@ class Model(NamedOptions, ABC):
         """Return a new network with its initial parameters.
 
         Raises:
-            ConfigError: `start` is a model of another network.
+            ConfigError: the option `start` names a trained model whose parameters have other names
+                or shapes than this network's.
         """
         module = self.build()
         return module if self.start is None else self.start.fill(module)
@@ -391,7 +392,9 @@ class Task(NamedOptions, ABC):
         )
 
     def sequences(self, samples: Samples) -> list[Tensor]:
-        """Return every sample as a sequence `[frames, d]`; methods compare people by sequences.
+        """Return every sample as a sequence `[frames, d]`.
+
+        A method's client half asks for them (`Compute`) to compare people.
 
         Raises:
             ConfigError: samples of this task are not sequences.
@@ -460,7 +463,10 @@ class Task(NamedOptions, ABC):
 
     @property
     def uses_validation(self) -> bool:
-        """True if the task overrides `evaluate`, which then uses validation data."""
+        """True if the task overrides `evaluate`.
+
+        Then the engine computes outputs for validation samples too, and passes them to `evaluate`.
+        """
         return type(self).evaluate is not Task.evaluate
 
     def score(self, outputs: Tensor, samples: Samples) -> float:
@@ -486,8 +492,8 @@ class Task(NamedOptions, ABC):
         """Return the baseline that predicts from each person's own data without learning.
 
         Returns:
-            The baseline's name, which is one of `priors`, and its outputs for each person's test
-            samples. Default: an empty name and no outputs.
+            The baseline's name, which is a key of the result of the method `priors`; and its
+            outputs for the test samples, by person. Default: an empty name and no outputs.
         """
         return "", {}
 

@@ -131,7 +131,10 @@ class AnswerExchange:
 
 
 def facts_in(body: bytes) -> Mapping[str, Any] | None:
-    """Return the facts in a node's answer to the greeting; None if it is no JSON object."""
+    """Return the facts in a node's answer to the greeting; None if it is no JSON object.
+
+    `ClientRegistry` calls this.
+    """
     try:
         facts = parse_json(body)
     except ValueError:
@@ -156,7 +159,10 @@ def changed_data(had: int, facts: Mapping[str, Any]) -> str:
 
 
 def excerpt(value: object) -> str:
-    """Return a value that another machine sent, as printable text of at most 40 characters."""
+    """Return a value that another machine sent, as printable text of at most 40 characters.
+
+    `ClientRegistry` shows it in error messages.
+    """
     return "missing" if value is None else printable(repr(value))[:40]
 
 

@@ -95,6 +95,8 @@ RESULTS = "vergence-runs"
 def fit_to_app(experiment: Experiment) -> Experiment:
     """Return the experiment with the settings of a run in an ordinary Flower app.
 
+    `write_app` calls this.
+
     Raises:
         ConfigError: the experiment cannot run in such an app, or needs a protection that Flower
             alone cannot give.

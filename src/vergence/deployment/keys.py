@@ -39,7 +39,10 @@ NONCE = 12
 
 
 def private_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key in OpenSSH's format, which Flower reads."""
+    """Return a private key in OpenSSH's format, which Flower reads.
+
+    `make_node_key` writes it to a file.
+    """
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.OpenSSH,

@@ -121,7 +121,10 @@ class ProcessGroup:
 
 @contextmanager
 def process_group(folder: Path, insecure: bool) -> Iterator[ProcessGroup]:
-    """Yield a group for a folder's processes; all of them end when the block ends or fails."""
+    """Yield a group for a folder's processes; all of them end when the block ends or fails.
+
+    `serve` and `join` call this.
+    """
     with folders.running(folder), interrupted_by_end():
         group = ProcessGroup(folder, insecure)
         # The secret proves to Flower's local interface that a process is of this folder: without
@@ -233,6 +236,7 @@ def expel_revoked(folder: Path, control: FlowerControl, admitted: dict[Path, int
     """Make Flower refuse the keys whose files `revoke` has moved away.
 
     `admitted` maps the files of admitted keys to their nodes' numbers; refused keys are removed.
+    `serve` calls this.
     """
     for public in [path for path in admitted if not path.exists()]:
         control.expel(admitted.pop(public))
@@ -326,6 +330,7 @@ def client_settings(
     """Return the settings of a client's folder, after writing new values to the folder.
 
     New values are the folder of the data and the names of people in the data; None: unchanged.
+    `join` calls this.
     """
     side = folders.settings(folder, ClientSide)
     if (data, person, people) != (None, None, None):
@@ -337,7 +342,7 @@ def client_settings(
 
 
 def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool) -> None:
-    """Start a client's Flower process (SuperNode)."""
+    """Start a client's Flower process (SuperNode); `join` calls this."""
     from vergence.deployment.transport.flower_processes import SECRET_FILE
 
     tls: list[Any] = ["--insecure"]
@@ -365,7 +370,8 @@ def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool)
 def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> bool:
     """Wait, and print events, until the server ends the experiment or the node's process ends.
 
-    Return True if the server ended the experiment, False if the node's process ended.
+    Return True if the server ended the experiment, False if the node's process ended. `join` calls
+    this.
 
     Raises:
         StateError: a process that does the client's work ended.

@@ -405,6 +405,8 @@ class SessionRelay:
 def checked_client(note: Mapping[str, Any], task: ClientTask, seed: int) -> ClientResult:
     """Return the result that the main server reports for a client; every field is checked.
 
+    `SessionRelay` calls this.
+
     Raises:
         ValueError: a field is missing or impossible; the message says which.
     """

@@ -106,6 +106,8 @@ def digest(text: bytes) -> str:
 def code_digests(folder: Path) -> dict[str, str]:
     """Return name and SHA-256 of every Python file that an experiment names; no file is run.
 
+    `accept` calls this.
+
     Raises:
         ConfigError: the experiment is not TOML, or names code outside its folder `code`, or another
             file is in that folder.

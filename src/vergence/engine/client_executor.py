@@ -357,14 +357,15 @@ class ClientExecutor:
     def evaluate(
         self, client: str, message: Message, state: ClientState, points: Sequence[str]
     ) -> ClientResult:
-        """Evaluate a client's models on test samples.
+        """Return the metrics of a client's models, by evaluation point.
 
         Args:
             client: the client.
             message: the message that the client is sent.
             state: the client's state.
-            points: evaluation points, that is, models to evaluate: P0, with which the client would
-                predict now, and P2, the server's model. V0 is P0's model on validation samples.
+            points: names of the evaluations to do. P0: the model with which the client would
+                predict now, on test samples. P2: the server's model, on test samples; left out if
+                the message has no tree `model`. V0: the model of P0, on validation samples.
         """
         for hook in self.hooks:
             hook.measuring(client, message.round)

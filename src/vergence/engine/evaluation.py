@@ -176,7 +176,10 @@ def scored(
 
 
 def broken(task: Task, scores: dict[str, float], outputs: object) -> dict[str, float]:
-    """If outputs hold NaN or infinity, replace NaN scores by the worst value, +inf or -inf."""
+    """If outputs hold NaN or infinity, replace NaN scores by the worst value, +inf or -inf.
+
+    `scored` and `Evaluation.pooled` call this.
+    """
     # NaN must mean one thing only: that a metric is not defined for a person's samples, whose
     # number is then left out of means. A model that broke must not be left out.
     finite: list[bool] = []

@@ -152,7 +152,7 @@ def left_out(seed: int) -> str:
 
 
 def own_state(lab: ClientState, person: str) -> ClientState:
-    """Return the state of one of a lab's people."""
+    """Return the state of one of a lab's people; `LabRunner.measure` calls this."""
     return ClientState(lab.state.people.get(person) if isinstance(lab.state, LabState) else None)
 
 

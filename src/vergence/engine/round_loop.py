@@ -298,6 +298,8 @@ def refuse_changed_hardware(
 ) -> None:
     """Refuse to resume a run on another kind of device, or in another precision.
 
+    `run_rounds` calls this.
+
     Raises:
         StateError: device or precision has changed; the message says with which the run began.
     """
@@ -319,7 +321,10 @@ def refuse_changed_hardware(
 def virtual_clock_for(
     plan: Plan, method: Method, federation: Federation, stream: RandomStream, seed: int
 ) -> VirtualClock | None:
-    """Make the virtual clock of a run; None: the run has none."""
+    """Make the virtual clock of a run; None: the run has none.
+
+    `RunSetup.exchange` calls this.
+    """
     delivery, known, local = plan.delivery, loads(federation), method.local
     if not delivery.timed:
         return None

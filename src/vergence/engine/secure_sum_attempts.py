@@ -349,5 +349,5 @@ class InProcessProtocol:
 
 
 def through_bytes(message: Value) -> Value:
-    """Return a message after its conversion to bytes and back."""
+    """Return a message after its conversion to bytes and back; `InProcessProtocol` calls this."""
     return unpack(pack(message), type(message))

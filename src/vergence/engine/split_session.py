@@ -33,7 +33,7 @@ UNFIT = "shape: the server's layers cannot take it"
 
 @dataclass
 class ServedClient:
-    """A client in a session of split learning, and what the session knows of it so far.
+    """A client in a session of split learning, with its state and counts so far.
 
     Attributes:
         task: the client's task in the batch.
@@ -94,7 +94,8 @@ class SessionClients(Protocol):
     ) -> tuple[StateRef | None, str | None]:
         """Write a client's state to a file after its session.
 
-        Returns a reference to the file and None; or None and why the session does not count.
+        Returns a reference to the file and None; or None and the reason why the client's part of
+        the session does not count.
         """
         ...
 
@@ -128,8 +129,9 @@ class ServerSession:
             templates: initial parameters of the copy, which is trained in place.
 
         Returns:
-            A result for each client; and the trained copy as a reply, or None if the copy does not
-            count.
+            A result for each client; and the copy's updates as a reply. The reply is None if the
+            method stopped because a client was excluded or lost, if the copy holds NaN or infinity,
+            or if no client is left.
         """
         outcome = self._drive(self.worker.method.serve(tuple(self.served), templates))
         sealed = None

@@ -96,10 +96,10 @@ class AdmittedSource(SourceLoader):
         return self.path
 
     def get_data(self, path: str) -> bytes:
-        """Return the checked text; Python's import calls this.
+        """Return the text of the source file that was checked; Python's import calls this.
 
         Raises:
-            OSError: `path` is another file.
+            OSError: `path` is not the path of this source file.
         """
         if path != self.path:
             raise OSError(f"{path} was not admitted")
@@ -247,10 +247,14 @@ def _run_under_new_name(place: str, file: Path, text: bytes) -> types.ModuleType
 
 
 def _packaged_module(kind: str, place: str) -> types.ModuleType:
-    """Import a module of this package by its full name.
+    """Import a module of a sub-package of this package.
+
+    Args:
+        kind: the sub-package, such as `methods`.
+        place: the module's full dotted name.
 
     Raises:
-        ConfigError: the sub-package `kind` has no such module.
+        ConfigError: the sub-package has no such module.
     """
     if place not in modules(kind).values():
         known = [Path(where).suffix[1:] for where in modules(kind).values()]
@@ -261,6 +265,8 @@ def _packaged_module(kind: str, place: str) -> types.ModuleType:
 
 def class_by_name(module: types.ModuleType, name: str, whole: str, base: type[T]) -> type[T]:
     """Look up class `name` in `module` and check that it is a subclass of `base`.
+
+    `find` calls this.
 
     Args:
         module: module in which the class is looked up.
@@ -342,6 +348,8 @@ def concrete_subclasses(module: types.ModuleType, base: type[T]) -> list[type[T]
 
 def only_class(module: types.ModuleType, base: type[T]) -> type[T]:
     """Return the only subclass of `base` that a module defines and that is not abstract.
+
+    `find` calls this.
 
     Raises:
         ConfigError: there is none, or there are several.

@@ -165,7 +165,11 @@ class Experiment:
         return record_from_table(self.tasks, table, "task", network=self.model, seed=seed)
 
     def federation(self, *, tested: bool = True) -> Federation:
-        """Load the data, with noise, malicious clients' data, and public samples of the server.
+        """Load the data, and change them as the experiment's tables say.
+
+        `few_data` limits training samples, `noise` adds Gaussian noise to some people's inputs, an
+        attack on data (`poison`) changes malicious people's samples, and `proxy` gives the server
+        public samples.
 
         Args:
             tested: whether test data are checked too.
@@ -228,7 +232,10 @@ class Experiment:
         return {**table, "method": named[label]}
 
     def with_method(self, label: str) -> Experiment:
-        """Return the same experiment with a single method; `label` is its name in tables."""
+        """Return the same experiment with a single method; `label` is its name in tables.
+
+        Audits and readers of finished runs call this.
+        """
         return replace(self, table=self.method_config(label), methods={label: self.methods[label]})
 
     @property
@@ -526,7 +533,10 @@ def build_task(table: Table) -> Task:
 
 
 def build_proxy(table: Any) -> Dataset | ReleasedSamples:
-    """Build the source of the server's public samples: a data set, or released samples."""
+    """Build the source of the server's public samples: a data set, or released samples.
+
+    `check` calls this.
+    """
     if isinstance(table, dict) and "name" not in table:
         return record_from_table(ReleasedSamples, table, "proxy")
     return build_dataset(table, "proxy")[0]
@@ -572,6 +582,8 @@ def method_tables(table: Table) -> list[Table]:
 
 def with_one_method(table: Table, label: str) -> Table:
     """Return the experiment's table with only the method of this label.
+
+    `load` calls this.
 
     Raises:
         ConfigError: no method has this label; the message lists the labels.
@@ -671,7 +683,7 @@ def build_sweep(table: Table, labels: Sequence[str]) -> SweepSettings | None:
 def build_space(table: Table, where: str) -> Space:
     """Build a search space: for each setting, by dotted name, a tuple of values or a range.
 
-    `where` is the table's name, for messages.
+    `where` is the table's name, for messages. `build_sweep` calls this.
     """
     space: dict[str, tuple[Any, ...] | SearchRange] = {}
     for key, value in flat(table).items():

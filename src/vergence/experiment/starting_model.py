@@ -144,7 +144,8 @@ def provenance_entry(start: StartingModel | None) -> dict[str, Mapping[str, Any]
 def split_seed_of(dataset: Dataset) -> int | None:
     """Return the seed of a data set's split into training, validation and test data.
 
-    Return None for a data set with a fixed split, and for loaded data.
+    Return None for a data set with a fixed split, and for loaded data. Checks of `model.start`
+    compare the seeds of both runs.
     """
     return getattr(dataset, "split_seed", None)
 

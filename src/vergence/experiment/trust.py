@@ -198,13 +198,16 @@ _NOW: ContextVar[Trust | None] = ContextVar("trust", default=None)
 
 
 def current_trust() -> Trust:
-    """Return the trust of the running command; outside of any command, one that allows no code."""
+    """Return the running command's permission to run code.
+
+    Outside of any command it allows no code.
+    """
     return _NOW.get() or Trust()
 
 
 @contextmanager
 def under(trust: Trust) -> Iterator[Trust]:
-    """Make `trust` the current trust in the `with` block: only code that it allows may run."""
+    """Make `trust` the current permission in the `with` block: only code that it allows may run."""
     before = _NOW.set(trust)
     try:
         yield trust
@@ -213,14 +216,14 @@ def under(trust: Trust) -> Iterator[Trust]:
 
 
 def trust_in_own_file() -> Trust:
-    """Return the trust for an experiment file that the user named on the command line."""
+    """Return the permission to run the code of an experiment file that the user named."""
     return Trust(own_experiment=True)
 
 
 def trust_for_opening(trust_code: bool) -> Trust:
-    """Return the trust for the config of a run that `open_run` opens.
+    """Return the permission to run code that the config of a run in `open_run` names.
 
-    It is the trust of the running command, if any; with `trust_code` all code may run.
+    It is the permission of the running command, if any; with `trust_code` all code may run.
     """
     trust = current_trust()
     hint = OPENED if trust.hint == IN_PYTHON else trust.hint
@@ -228,13 +231,18 @@ def trust_for_opening(trust_code: bool) -> Trust:
 
 
 def trust_with_training_hint() -> Trust:
-    """Return the current trust, with a hint for code that a call of `vergence.train` names."""
+    """Return the current permission; its `hint` fits a call of `vergence.train` outside a command.
+
+    The hint is what an error message tells the user to type.
+    """
     trust = current_trust()
     return replace(trust, hint=IN_TRAINING) if trust.hint == IN_PYTHON else trust
 
 
 def trust_in_deployment(folder: Path = Path(), accepted: Mapping[str, str] | None = None) -> Trust:
-    """Return the trust for the experiment of a deployment, which comes from another machine.
+    """Return the permission to run code for an experiment that another machine sent.
+
+    Only the files in `accepted` may run, and code of this package.
 
     Args:
         folder: the deployment's folder on this machine.
@@ -251,7 +259,7 @@ def trust_in_deployment(folder: Path = Path(), accepted: Mapping[str, str] | Non
 
 
 def trust_with_code(code: Mapping[str, Code]) -> Trust:
-    """Return the current trust, after adding the code from which an experiment was already built.
+    """Return the current permission, after adding the code that already built an experiment.
 
     This code is then not loaded again.
     """
@@ -270,7 +278,7 @@ def in_run_folder(path: Path) -> bool:
 
 
 def note_recorded_code(path: Path, table: Mapping[str, Any]) -> None:
-    """Note in the current trust that code which a table names may be somebody else's.
+    """Note in the current permission that code which a table names may be somebody else's.
 
     Args:
         path: the config of a run folder, whose records of the code are read.
@@ -297,7 +305,10 @@ def python_files(table: Any) -> list[str]:
 
 
 def missing_code_text(name: str) -> str:
-    """Return the error message for a file or module that does not exist, with what to do."""
+    """Return the error message for a file or module that does not exist, with what to do.
+
+    `Trust.admit` raises it.
+    """
     if name.endswith(SUFFIX):
         return f"no file at {name}"
     return (
@@ -309,7 +320,7 @@ def missing_code_text(name: str) -> str:
 def read_recorded_code(folder: Path) -> dict[str, Recorded]:
     """Return what a run recorded about its code, by file or module.
 
-    Runs in subfolders are read too. A damaged record is left out.
+    Runs in subfolders are read too. A damaged record is left out. `note_recorded_code` calls this.
     """
     # It imports pydantic, for which `vergence --help` need not wait.
     from vergence.results.run_files import read_json
@@ -349,7 +360,7 @@ def ask_for_exact_code(command: Callable[..., Any]) -> Callable[..., Any]:
 def _with_trust_option(command: Callable[..., Any], trust: Trust) -> Callable[..., Any]:
     """Return a command with the additional option `--trust-code`.
 
-    While the command runs, `trust` is the current trust, with this option applied.
+    While the command runs, `trust` with this option is the permission to run code.
     """
     words = "run the Python code that the folder or file names; read it first."
     option = inspect.Parameter(

@@ -105,6 +105,8 @@ def validate(experiment: Experiment) -> Loaded:
 def check_validation_samples(experiment: Experiment, task: Task, ready: Federation) -> None:
     """Check that people have validation samples where something is chosen on them.
 
+    `validate` calls this.
+
     Raises:
         DataError: somebody lacks them; the message names the person and what is chosen.
     """
@@ -232,7 +234,8 @@ def check_people(
     """Check all people's targets, and try network, loss and metrics on their samples.
 
     After `PATIENCE_S` of processor time only the targets of further people are checked. If people
-    are generated on demand, only the first and the last person are checked.
+    are generated on demand, only the first and the last person are checked. `prepare_data` calls
+    this.
 
     Args:
         experiment: the experiment whose code runs.

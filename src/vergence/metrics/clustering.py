@@ -45,7 +45,10 @@ def kmeans(points: NDArray, k: int, rng: np.random.Generator) -> NDArray:
 
 
 def inertia(points: NDArray, labels: NDArray) -> float:
-    """Return the sum of squared distances of points `[points, d]` to the means of their groups."""
+    """Return the sum of squared distances of points `[points, d]` to the means of their groups.
+
+    `kmeans` calls this.
+    """
     groups = (points[labels == label] for label in np.unique(labels))
     return float(sum(((group - group.mean(0)) ** 2).sum() for group in groups))
 

@@ -234,7 +234,7 @@ def _distribution(
 def energy_coefficients(gaps: Array, sizes: NDArray, owner: NDArray) -> Array:
     """Return each owner's (2 E|X-Y| - E|X-X'| - E|Y-Y'|) / 2 E|X-Y| against all others.
 
-    0 on average where both have one distribution, towards 1 where they lie far apart.
+    It is 0 on average if both have the same distribution, and near 1 if they lie far apart.
 
     Args:
         gaps: sums of distances between the samples of two runs, `[runs, runs]`.
@@ -272,8 +272,8 @@ def _dependence(
 def intraclass(columns: Array, sizes: NDArray) -> float:
     """Return the share of the variance of all columns together that lies between runs.
 
-    One-way analysis of variance with runs of unequal length; below 0 where runs differ less than
-    chance lets them.
+    It is computed by a one-way analysis of variance with runs of unequal length. It is below 0 if
+    the means of the runs differ less than by chance.
     """
     n, groups = len(columns), len(sizes)
     sums = np.add.reduceat(columns, np.cumsum([0, *sizes[:-1]]), 0)

@@ -217,6 +217,7 @@ def nemenyi(methods: int, people: int, alpha: float = ALPHA) -> float:
     """Return the critical difference of mean ranks, q sqrt(k (k + 1) / (6 n)).
 
     q is the studentized range for k methods and infinite degrees of freedom, over sqrt(2).
+    `friedman` calls this.
 
     Source: Nemenyi 1963; Demsar 2006, section 3.2.2.
     """

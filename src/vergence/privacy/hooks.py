@@ -103,10 +103,10 @@ class ClientHooks:
         return ask
 
     def serving(self, ask: object, client: str) -> object:
-        """Return the request to answer in place of `ask`, on the server of split learning.
+        """Return the request that is answered in place of `ask`, in split learning.
 
-        `ask` is a computation on data that `client` sent. The server's part of the method asks for
-        it.
+        `ask` asks for a computation on data that `client` sent, and comes from the server half of
+        the method. The machine with the server's layers calls this before it answers.
         """
         return ask
 

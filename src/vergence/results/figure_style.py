@@ -163,7 +163,12 @@ def mark_curve(number: int, **artists: Artist) -> None:
 
 
 def _svg(figure: Figure, **options: Any) -> str:
-    """Return a figure as SVG, with the marks of hover texts and curves for the HTML page."""
+    """Return a figure as SVG text.
+
+    Texts that `hover` gave to points become SVG titles, which browsers show under the pointer.
+    Parts that `mark_curve` marked have the curve's number in the attribute `data-curve`, by which
+    the HTML page hides the curve.
+    """
     out = io.StringIO()
     # Without a date the same figure has the same bytes.
     figure.savefig(out, format="svg", metadata={"Date": None}, **options)

@@ -118,6 +118,8 @@ def sample_scores(run: Run) -> Scores:
 def read_sample_scores(path: Path, prior: str = "") -> Scores:
     """Read the scores of test samples from a file, summed over seeds and splits.
 
+    `sample_scores` and `own_prior` call this.
+
     Args:
         path: samples.csv or prior_samples.csv.
         prior: the baseline to read, if the file has several; "": read all rows.

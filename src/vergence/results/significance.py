@@ -128,7 +128,7 @@ def paired(
 def pairs_of(study: StudyResults, reference: str | None = None) -> list[tuple[str, str]]:
     """Return the pairs of labels to compare: each run with the run `reference`.
 
-    By default each run is compared with FedAvg and with local-only training.
+    By default each run is compared with FedAvg and with local-only training. `judge` calls this.
 
     Raises:
         ConfigError: there is no run `reference`.
@@ -194,7 +194,8 @@ def _standing(
     """Return the words that replace a verdict on two runs, and the label of a destroyed run.
 
     A run is destroyed if it finished training significantly below the best baseline without
-    learning. If both are, the first counts; the label is "" if neither is.
+    learning. If both are destroyed, the label is the first one's; it is "" if neither is. `alone`
+    holds, by label, what `standings` says about each run without the other.
     """
     one, other = (study.run(name) for name in pair)
     mine, theirs = ({m: run.scores(m) for m in run.results["metrics"]} for run in (one, other))

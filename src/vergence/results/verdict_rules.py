@@ -113,6 +113,7 @@ def lead_ends(
     For an accuracy on a known number of images there is one interval, over test images. Otherwise
     intervals are over people: one of the lead, and, if no person's baseline is 0, one of the lead
     relative to each person's baseline. If scores are of seeds with equal leads, the ends are NaN.
+    `standing` calls this.
 
     Args:
         mine: the run's scores.
@@ -215,7 +216,7 @@ def steepest(curves: Iterable[Curve]) -> Curve:
 
 
 def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
-    """Return label -> standing in a metric, for every run of a study."""
+    """Return label -> what is known about the run alone in a metric, for every run of a study."""
     priors = {
         name: {person: metrics.get(metric, math.nan) for person, metrics in people.items()}
         for name, people in study.priors.items()
@@ -250,6 +251,7 @@ def best_of_budgets(study: StudyResults, run: Run, metric: str) -> bool:
     A budget is a number of gradient steps.
 
     At least three budgets must have been run, and the best must not be the largest of them.
+    `standings` calls this.
     """
     sign = -1 if metric in run.lower_is_better else 1
     means = {
@@ -278,11 +280,11 @@ def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool =
     """Return the words that replace a verdict on two runs; "" if a verdict may be given.
 
     Args:
-        one: a run's standing.
-        other: the standing with which it is compared; for a baseline without learning, only its
-            mean is known.
+        one: what is known about the first run alone, such as whether it has learned.
+        other: the same of the second run; of a baseline without learning, only the mean is known.
         equal: whether all scores of the two are the same.
-        both: whether both must have learned, which is needed to say that they are alike.
+        both: whether both runs must have learned. If False, it is enough that the run with the
+            better mean has learned.
     """
     rows = (one, other)
     if one.ceiling and other.ceiling:

@@ -176,7 +176,8 @@ def write_results(
 def score_blocks(folder: Path, headline: str, lower_is_better: Container[str]) -> dict[str, Any]:
     """Return the entries of results.json that follow from people.csv alone.
 
-    Harm, which needs another run, is null in them.
+    Harm, which needs another run, is null in them. `write_results`, `write_merged` and
+    `write_erased` call this.
     """
     means = person_means(folder)
     return {
@@ -202,7 +203,8 @@ def write_merged(
         parts: person left out -> run of that fold; or split seed -> run of that split.
         clients: number of clients in the whole data.
         people: people who were evaluated; None: the people left out.
-        splits: the spread over splits; None: the parts are folds.
+        splits: metric -> its means over people by split seed, and their standard deviation; None:
+            the parts are folds.
     """
     results = [part.results for part in parts.values()]
     first = results[0]
@@ -272,7 +274,7 @@ def write_index(out: Path, runs: Sequence[Mapping[str, str]], task: Task, name: 
 def input_shape(federation: Federation) -> dict[str, int] | None:
     """Return the number of frames per window, and their height and width in pixels.
 
-    None: the data have no frames.
+    `write_results` records them. None: the data have no frames.
     """
     train = next(iter(federation.people.values())).train
     if "frames" not in train.banks:

@@ -307,7 +307,7 @@ def sparse_form(array: NDArray) -> tuple[NDArray, NDArray] | None:
     Return None if the dense form is smaller.
 
     The count before an entry is stored in the narrowest of 8, 16 and 32 bits that holds all counts
-    of the array. A negative zero is an entry.
+    of the array. A negative zero is an entry. `stored_arrays` calls this.
     """
     flat = array.reshape(-1)
     # As integers: a negative zero has a bit that must survive.

@@ -117,7 +117,10 @@ def rows_of(batch: Batch) -> int:
 
 
 def with_buffers(params: Params, optimiser: OptimizerState, local: LocalTraining) -> OptimizerState:
-    """Return the optimiser's state, with zeros for buffers that it does not have yet."""
+    """Return the optimiser's state, with zeros for buffers that it does not have yet.
+
+    `Trainer.step` calls this.
+    """
     names = slots_of(local)
     if set(optimiser.slots) == set(names):
         return optimiser

@@ -34,7 +34,7 @@ def bytes_of_tree(tree: SealedTree, known: Mask | None) -> int:
 
 
 def values_bytes(tree: SealedTree, count: int) -> int:
-    """Return the bytes of a tree's values, as its codec sends them."""
+    """Return the bytes of a tree's values, as its codec sends them; `bytes_of_tree` calls this."""
     return (
         bytes_of_arrays(tree.coded)
         if tree.coded is not None
@@ -43,7 +43,7 @@ def values_bytes(tree: SealedTree, count: int) -> int:
 
 
 def mask_bytes(mask: Mask, known: Mask | None) -> int:
-    """Return the bytes of `packed_mask`."""
+    """Return the bytes of `packed_mask`; `bytes_of_tree` calls this."""
     known = known if known is not None else Mask.full(mask.layout)
     if mask == known:
         return 0

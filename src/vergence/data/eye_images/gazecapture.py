@@ -55,8 +55,10 @@ WHERE = (
 class Gazecapture(PeopleOptions, Dataset):
     """Eye patches of 36x60 pixels of people with a phone or tablet; a subject is a client.
 
+    People looked at dots on the screen. All frames of a dot are in one part of the split.
+
     Attributes:
-        people: subjects to load, such as ("00002", "00033"); by default all whose dots suffice for
+        people: subjects to load, such as ("00002", "00033"); by default all who saw enough dots for
             the split.
         frames: largest number of frames of a subject, which are taken at even spacing; None: all
             frames.
@@ -161,7 +163,7 @@ class GazeCaptureSubject:
 
 
 def target_angles(target_cm: NDArray, distance_cm: float) -> NDArray:
-    """Return the gaze angles (pitch, yaw) `[n, 2]`, in radians, of looking at dots.
+    """Return the gaze angles (pitch, yaw) `[n, 2]`, in radians, of people who look at dots.
 
     `target_cm` `[n, 2]` holds (x, y) of each dot in cm from the lens: x to the person's right,
     which is left in the image, and y up. The eye is assumed at `distance_cm` straight in front of

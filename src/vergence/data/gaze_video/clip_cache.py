@@ -77,6 +77,7 @@ def limit_bytes() -> int:
     """Return the size limit of the cache of decoded video, in bytes.
 
     It is `VERGENCE_CACHE_GB` gigabytes, by default 20. With 0, nothing is written to disk.
+    `load_clips` and `open_video` call this.
 
     Raises:
         ConfigError: the variable is not a number of 0 or more.

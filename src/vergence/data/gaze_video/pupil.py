@@ -228,7 +228,8 @@ def label_fixations(
 ) -> NDArray[np.int8]:
     """Return FIXATION for times in the intervals and SACCADE for others, int8, one per time.
 
-    Interval i is from `start[i]` to `end[i]`, on the clock of the times `t`.
+    Interval i is from `start[i]` to `end[i]`, on the clock of the times `t`. `read_player` and
+    `read_neon` call this.
     """
     return np.where(_inside_intervals(t, start, end), Event.FIXATION, Event.SACCADE).astype(np.int8)
 

@@ -84,13 +84,14 @@ class ZslSynthetic(OwnerOptions, Dataset):
     def load(self, root: str | None = None) -> Federation:
         """Generate the data: `x` float32 `[n, features]` and `y` int64 `[n]`, the class.
 
-        Each feature is scaled so that its maximum is 1 over the images of seen classes for training
-        and validation.
+        With `root`, classes and lists of images come from the att_splits.mat in it; features are
+        generated all the same. Each feature is scaled so that its maximum is 1 over the images of
+        seen classes for training and validation.
 
         Raises:
-            DataError: att_splits.mat is missing or damaged.
-            ConfigError: `unseen` names no class, or the unseen classes of the set in `root` are not
-                known.
+            DataError: `root` is given, and its att_splits.mat is missing or damaged.
+            ConfigError: a name in `unseen` is no class. Or `root` is given without `unseen`, and
+                the data set in it is not AWA1, AWA2 or aPY.
         """
         return self.made(root)[0]
 

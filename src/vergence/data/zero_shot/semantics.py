@@ -140,7 +140,10 @@ def _random_vectors(texts: Sequence[str]) -> Tensor:
 
 
 def _word_vectors(texts: Sequence[str]) -> Tensor:
-    """Return a 0/1 vector for each text: which words it has, of all words in alphabetical order."""
+    """Return a 0/1 vector for each text: 1 for the words in the text.
+
+    The entries are the words of all texts in alphabetical order.
+    """
     parts = [set(text.split()) for text in texts]
     words = sorted(set().union(*parts))
     return torch.tensor([[float(word in own) for word in words] for own in parts])
@@ -148,6 +151,8 @@ def _word_vectors(texts: Sequence[str]) -> Tensor:
 
 def _direction_vectors(texts: Sequence[str]) -> Tensor:
     """Return sines and cosines of the pitch and yaw that each text names, `[texts, 8]`.
+
+    Each angle gives a sine and a cosine at each of two periods, 80 and 40 degrees.
 
     Raises:
         DataError: a text does not name pitch and yaw.

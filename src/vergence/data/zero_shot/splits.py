@@ -71,8 +71,8 @@ class ClassSplits:
     """The content of one att_splits.mat.
 
     `attributes` `[classes, attributes]` describe each class. `lists` maps a list's name to image
-    numbers from 0; it has the lists of SG-ZSL's authors for an omniscient teacher
-    only if the file has them.
+    numbers from 0. The lists for an omniscient teacher, which also learns from unseen classes, are
+    there only if the file has them.
     """
 
     path: Path
@@ -86,10 +86,10 @@ class ClassSplits:
         return sum(len(self.lists[name]) for name in BASE)
 
     def of_teacher(self, y: NDArray[np.int64], draw: np.random.Generator) -> tuple[RowLists, str]:
-        """Return the lists for a teacher, and a sentence on the source of the omniscient lists.
+        """Return the lists for a teacher, and a sentence on its images of unseen classes.
 
-        `y` are the labels of all images. If the file lacks the lists of SG-ZSL's authors, an
-        omniscient teacher trains on a random 80 % of the images of every unseen class.
+        `y` are the labels of all images. An omniscient teacher also learns from unseen classes. If
+        the file has no lists for it, it trains on a random 80 % of the images of every such class.
         """
         trainval, seen, unseen = (self.lists[name] for name in BASE)
         if AUTHORS[0] in self.lists:
@@ -161,10 +161,17 @@ def _list(path: Path, name: str) -> Rows:
 
 
 def _omniscient_teacher_lists(path: Path, lists: dict[str, Rows]) -> dict[str, Rows]:
-    """Return SG-ZSL's lists for an omniscient teacher; empty if the file does not have them.
+    """Return two lists of images of unseen classes for a teacher that also learns from these.
+
+    `tunseen_train` are images that the teacher trains on, and `tunseen_test` those for its test.
+    The result is empty if the file has no such lists (by the authors of SG-ZSL).
+
+    Args:
+        path: the att_splits.mat.
+        lists: the file's other lists, by name.
 
     Raises:
-        DataError: these lists do not agree with the other lists.
+        DataError: the two lists do not agree with the other lists.
     """
     there = {name for name, _, _ in whosmat(path)}
     if not there & {f"{name}_loc" for name in (*AUTHORS, "train_allclass")}:

@@ -135,7 +135,10 @@ class Hello:
 
 @dataclass(frozen=True)
 class UnusedMaterial:
-    """A party's answer to a hello without terms: the first image with unused correlations."""
+    """A party's answer to a client's hello without terms (`PrivateFolder.introduction`).
+
+    `next` is the number of the first image whose correlations are unused.
+    """
 
     __pydantic_config__: ClassVar = STRICT
     next: Annotated[int, Ge(0)]
@@ -247,9 +250,10 @@ class PrivateFolder:
         return Hello(role, self.name, terms, self.sign(text))
 
     def introduction(self, greeting: Greeting) -> Hello:
-        """Return a client's signed answer to a greeting, without terms.
+        """Return a client's signed answer to a party's greeting, without terms of a question.
 
-        With this answer, the client asks for the first image with unused correlations.
+        By this answer the client asks which image is the first whose correlations (random numbers
+        that hide an image once) are unused.
         """
         text = Hello.signed_text(greeting, "client", self.name, None)
         return Hello("client", self.name, None, self.sign(text))

@@ -193,6 +193,8 @@ class AdmissionMiddleware:
 def replay_key(headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:
     """Return the pair that identifies a node's request: its key, and r of its signature (r, s).
 
+    `AdmissionMiddleware` calls this.
+
     Raises:
         KeyError, ValueError: a header is missing or malformed.
     """

@@ -202,7 +202,7 @@ class GrowingPause:
         self.begin()
 
     def begin(self) -> None:
-        """Restart the waiting time."""
+        """Set the time waited so far to 0, so that the next pauses are short."""
         self.since = time.monotonic()
 
     def sleep(self, seconds: float) -> None:

@@ -128,6 +128,8 @@ def refuse_overlap(federation: Federation) -> None:
 def refuse_mixed(task: Task, federation: Federation, passes: Sequence[TrainingPass]) -> None:
     """Refuse a network or a loss that mixes the samples of a batch, as batch norm does.
 
+    `DpSgdProtection` calls this.
+
     Raises:
         ConfigError: samples are mixed; the message names the layer, or the loss.
     """
@@ -143,6 +145,8 @@ def refuse_mixed(task: Task, federation: Federation, passes: Sequence[TrainingPa
 
 def refuse_elsewhere(run: ProtectedRun) -> None:
     """Refuse a deployment of split learning: its server would have to add noise of its own.
+
+    `DpSgdProtection` calls this.
 
     Raises:
         ConfigError: the run is a deployment, and the network is cut.

@@ -133,7 +133,7 @@ class SplitDpHooks(ClientHooks):
         return then(self._private(ask, turn.site.id, "front"))
 
     def serving(self, ask: object, client: str) -> object:
-        """Return the server half's request; a step gets clipped and noised gradients.
+        """Return a request of the server half, with clipped and noised gradients if it is a step.
 
         The session of split learning calls this before it answers the request.
         """
@@ -157,7 +157,11 @@ class SplitDpHooks(ClientHooks):
         self.entered.add((site.id, round))
 
     def _private(self, ask: Step, client: str, half: str) -> Step:
-        """Return a request for a step in which gradients are clipped per sample, and get noise."""
+        """Return a request for a step in which gradients are clipped per sample, and get noise.
+
+        `half` names the layers that take the step, so that each half has noise of its own: `front`
+        (the client's) or `tail` (the server's).
+        """
         samples = self.sizes[client]
         return replace(
             ask,

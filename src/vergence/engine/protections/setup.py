@@ -90,7 +90,8 @@ def server_hooks(
     """Return the hooks of a run's server, in the order in which the engine calls them.
 
     Raises:
-        ConfigError: a protection of `privacy.own` looks at single replies.
+        ConfigError: a protection that the user wrote (`privacy.own`) overrides
+            `ServerHooks.looks_at`, which only robust rules may do.
     """
     run, hooks = ProtectedRun(method, task, federation, plan.rounds, state), []
     for protection in protections(plan):

@@ -360,7 +360,11 @@ class UserLevelHooks(ClientHooks):
         return self.user.fault(sealed, self.silos.size(client))
 
     def covers(self, client: str, round: int, why: str) -> bool:
-        """Return True: zeros take the place of a faulty reply. Tell this machine's operator."""
+        """Return True: zeros are sent in place of a client's faulty reply.
+
+        The client's machine calls this for a refused reply. The reason `why` is told to this
+        machine's operator, not to the server, and added to a table in `folder`.
+        """
         # A server that learned whether a training overflowed would learn about data, with no noise
         # and at no charge.
         self.tell(

@@ -236,7 +236,7 @@ class Forked:
 
 
 def thawed(note: JsonObject) -> ClientResult:
-    """Return a client's result, rebuilt from plain data."""
+    """Return a client's result, rebuilt from plain data; `Forked` calls this."""
     filed = note["filed"]
     return ClientResult(**{**note, "filed": StateRef(*filed) if filed else None})
 
@@ -276,7 +276,7 @@ def training_seconds(runner: ClientRunner, plan: Plan) -> float:
     """Estimate an upper bound of the seconds that a run trains, without evaluation.
 
     The estimate counts one training per client and round. It is infinite for people who are made on
-    demand.
+    demand. `worker_pool` calls this.
     """
     # An upper bound of the arithmetic: every parameter meets every number of a sample.
     people, local = runner.worker.trained_on.people, runner.worker.method.local

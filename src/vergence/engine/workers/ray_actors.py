@@ -424,6 +424,8 @@ def shelve(
 ) -> None:
     """Write into the run's folder a client's state that an actor sent back.
 
+    `RayBatch` calls this.
+
     Raises:
         StateError: the bytes are not those that the actor wrote.
     """

@@ -96,6 +96,8 @@ def _counted(by: Accountant, spent: tuple[Charge, ...], delta: float) -> float:
 def cross_checked(charges: Sequence[Charge], delta: float) -> dict[str, float]:
     """Return epsilon of all charges together, by accountant (`prv` and `pld`).
 
+    `largest_epsilon` calls this.
+
     Raises:
         StateError: the two differ by more than 5 %, so that neither number may be published.
     """

@@ -62,7 +62,7 @@ def discrete_gaussian(variance: Fraction, count: int, draws: NoiseStream) -> Int
 def discrete_laplace(scale: int, count: int, draws: NoiseStream) -> Integers:
     """Return samples of the discrete Laplace distribution, int64 `[count]`.
 
-    P(x) is proportional to exp(-|x| / scale).
+    P(x) is proportional to exp(-|x| / scale). `discrete_gaussian` draws from it.
     """
 
     def some(wanted: int) -> Integers:

@@ -1,4 +1,4 @@
-"""Exponential mechanism for personal entries: the k highest scores under a budget.
+"""Exponential mechanism for personal entries: the k highest scores under a privacy budget.
 
 Adding Gumbel noise of scale 2 `bound` / eps0 to every score and taking the k highest is the same as
 k draws of the exponential mechanism without replacement, each with epsilon eps0. Scores are clipped

@@ -246,7 +246,8 @@ def by_sample(output: object, samples: int) -> list[Tensor]:
 def with_second_as_first(rows: Tensor, samples: int) -> Tensor:
     """Return a copy of an output in which the second sample's row replaces the first row.
 
-    If the output does not have one row per sample, the copy is unchanged.
+    If the output does not have one row per sample, the copy is unchanged. `MixingProbe.check_loss`
+    calls this.
     """
     rows = rows.clone()
     if rows.dim() and len(rows) == samples:

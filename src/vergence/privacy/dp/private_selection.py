@@ -45,7 +45,10 @@ class PrivateMaskSelector:
         self.secret = secret_in(self.folder).child("mask", seed)
 
     def at(self, site: ClientContext) -> ClientContext:
-        """Return a copy of a client's context whose `choose` selects masks under the budget."""
+        """Return a copy of a client's context whose `choose` draws masks at random.
+
+        The draws spend the client's privacy budget; without budget the mask is empty.
+        """
         return replace(site, choose=partial(self._choose, site.id, site.rng))
 
     def _choose(

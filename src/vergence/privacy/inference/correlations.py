@@ -113,18 +113,25 @@ class Dealer:
         return secret
 
     def corrections(self) -> bytes:
-        """Return the first party's shares for this image as bytes, after their SHA-256."""
+        """Return a SHA-256 digest (32 bytes), followed by the bytes from which it is computed.
+
+        These bytes are the first party's shares of all values that `dependent` computed for this
+        image.
+        """
         whole = b"".join(self._corrections)
         return hashlib.sha256(whole).digest() + whole
 
 
 class Holder:
-    """One party's shares for one image.
+    """One party's shares of the correlated randomness for one image.
+
+    Correlated randomness is random numbers and values computed from them; it hides the image.
 
     Args:
-        seed: this party's seed.
+        seed: 32 bytes from which this party's shares are drawn.
         unit: number of the image.
-        corrections: what `Dealer.corrections` returned, for the first party; None for the others.
+        corrections: for the first party, the bytes that `Dealer.corrections` returned; None for the
+            other parties.
 
     Raises:
         StateError: `corrections` is damaged.
@@ -163,7 +170,9 @@ class Holder:
         return np.frombuffer(part, kind).reshape(shape)
 
     def end(self) -> None:
-        """Check that all shares of this image were used.
+        """Check that the first party's bytes (`corrections`) were used up.
+
+        The other parties have none.
 
         Raises:
             StateError: the first party has shares that are left over.
@@ -187,7 +196,9 @@ class LinearMask:
 
 @dataclass(frozen=True)
 class TruncationMask:
-    """Random mask for the truncation of numbers; all fields have their shape `[1, ...]`.
+    """Random mask for dividing numbers by 2^FRACTION (truncation).
+
+    All fields have the shape of the numbers, `[1, ...]`.
 
     Attributes:
         mask: the mask r.
@@ -254,7 +265,7 @@ def linear_mask(
 
 
 def truncation_mask(source: CorrelationSource, shape: Shape) -> TruncationMask:
-    """Return the mask for the truncation of an array of this shape."""
+    """Return the mask for dividing an array of this shape by 2^FRACTION (truncation)."""
     shape = (1, *shape)
     mask = source.uniform(shape, WORD)
     low = np.uint64((1 << BITS - 1) - 1)

@@ -316,10 +316,11 @@ def forward(
 
 
 def linear(mine: PartyShares, layer: Layer, x: Words, mask: LinearMask) -> Opening[Words]:
-    """Return a share of W x + b, before truncation.
+    """Return a share of W x + b, with 2 * FRACTION bits after the binary point.
 
-    The input is opened under a mask a, as x - a. Then W x is W (x - a) plus W a, of which the
-    dealer gave shares.
+    `truncate` then drops half of these bits. The parties open x - a, where a is a random mask. Then
+    W x is the sum of W (x - a), which each party computes on its share of W, and of W a, of which
+    the dealer gave shares.
 
     Args:
         mine: this party's secret shares.

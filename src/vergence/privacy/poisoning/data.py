@@ -66,6 +66,8 @@ def change_clients(
 ) -> Federation:
     """Return the federation with the data of some people changed; the order of people stays.
 
+    `DataPoison.apply` calls this.
+
     Args:
         federation: the people.
         clients: names of the people whose data are changed.

@@ -123,6 +123,7 @@ def alie_z(clients: int, liars: int) -> float:
     A supporter is an honest client whose value is even further from the mean than the attack's. For
     n clients with m malicious ones, z_max is the largest z with Phi(z) < (n - m - s) / (n - m),
     where s = floor(n / 2 + 1) - m supporters are needed. It is 0 if no z > 0 has enough supporters.
+    `Poison` calls this.
 
     Source: Baruch et al., "A little is enough", NeurIPS 2019, Algorithm 3.
     """

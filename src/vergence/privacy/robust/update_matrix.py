@@ -140,7 +140,8 @@ def split(row: NDArray[np.number], like: Mapping[str, Params]) -> dict[str, Para
 def rewritten(sealed: SealedReply, row: NDArray[np.floating]) -> SealedReply:
     """Return a reply with the update `row` and the weights and metrics of the reply `sealed`.
 
-    Entries of weight 0 become 0 in the reply.
+    Entries of weight 0 become 0 in the reply. Simulated attacks on updates (`privacy.poisoning`)
+    replace malicious clients' replies by it.
 
     Args:
         sealed: the reply to imitate.

@@ -115,7 +115,10 @@ def sealed(terms: bytes, step: str, sender: str, to: Opening, data: bytes) -> by
 
 
 def part_seed(secret: bytes, terms: bytes) -> bytes:
-    """Return the seed of a pad, from the 32 secret bytes that a client sends to an aggregator."""
+    """Return the seed of a pad, from the 32 secret bytes that a client sends to an aggregator.
+
+    `Contributor` and `Aggregator` call this.
+    """
     return derived(secret, terms, "seed of a part")
 
 
@@ -153,7 +156,9 @@ class Contributor(Participant[AdditiveParams]):
         words: the client's reply as integers modulo 2^64, uint64 `[words]`; it is not changed.
         sign: signs bytes with the client's long-lived key.
         register: the aggregators' long-lived keys, as known beforehand.
-        spent: record of the words that the client gave. It must be kept over attempts and restarts.
+        spent: record of a digest of the words that the client gave for each request. The client
+            refuses to give other words for the same request, so the record must outlive attempts
+            and restarts.
     """
 
     def __init__(
@@ -197,8 +202,9 @@ class Aggregator(Participant[AdditiveParams]):
         terms: parameters of the attempt, made from the aggregator's own plan of the run.
         sign: signs bytes with the aggregator's long-lived key.
         register: the long-lived keys of clients, aggregators and dealer, as known beforehand.
-        spent: record of the sums that the aggregator helped to open. It must be kept over attempts
-            and restarts.
+        spent: record of the attempts that the aggregator began and of the sums that it helped to
+            open. The aggregator refuses to repeat an attempt, and to open a second sum for the same
+            request. So the record must outlive attempts and restarts.
     """
 
     def __init__(

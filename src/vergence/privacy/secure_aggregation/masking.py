@@ -116,7 +116,7 @@ def check_pad(cipher: str, words: int) -> None:
 
 
 def pad_key(seed: bytes, cipher: PadCipher) -> bytes:
-    """Return the 32-byte key that a seed gives for one cipher.
+    """Return the 32-byte key that a seed gives for one cipher; `_pad` starts the cipher with it.
 
     Raises:
         ConfigError: the seed does not have 32 bytes.

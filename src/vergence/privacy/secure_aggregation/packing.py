@@ -235,7 +235,7 @@ def paired(entries: Words, out: Words | None = None) -> Words:
 def unpaired(words: Words, count: int) -> Words:
     """Return the `count` entries of words that `paired` made, or their sums for a sum of words.
 
-    A sum of entries must fit into 32 bits.
+    A sum of entries must fit into 32 bits. `ReplyLayout.aggregate` calls this on the opened sum.
     """
     low = (words << HALF).view(np.int64) >> np.int64(HALF)
     high = (words.view(np.int64) - low) >> np.int64(HALF)

@@ -97,8 +97,9 @@ class PairwiseClient(Participant[PairwiseParams]):
         words: the client's reply as integers modulo 2^64, uint64 `[words]`; it is not changed.
         sign: signs bytes with the client's long-lived key.
         register: the long-lived keys of all clients, as known beforehand.
-        spent: record of the words that the client gave and of the sum that it helped to open. It
-            must be kept over attempts and restarts.
+        spent: record of a digest of the words that the client gave, and of the sum that it helped
+            to open, for each request. The client refuses to give other words, or to open another
+            sum, for the same request. So the record must outlive attempts and restarts.
     """
 
     def __init__(

@@ -320,7 +320,10 @@ def stage_layers(network: Staged, stages: Sequence[str]) -> nn.ModuleList:
 
 
 def only_convolution(module: nn.Module) -> nn.Conv2d | None:
-    """Return a module's convolution if it is the only layer with weights, else None."""
+    """Return a module's convolution if it is the only layer with weights, else None.
+
+    `PixelCut` calls this.
+    """
     layers = [m for m in module.modules() if any(True for _ in m.parameters(recurse=False))]
     return layers[0] if len(layers) == 1 and isinstance(layers[0], nn.Conv2d) else None
 

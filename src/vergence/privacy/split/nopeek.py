@@ -21,7 +21,7 @@ def distance_correlation(x: Tensor, z: Tensor) -> Tensor:
 
     In the limit of many samples it is 0 if and only if x and z are independent. It is 1 if z is a
     scaled, rotated or mirrored copy of x. In small batches with many dimensions it is near 1 even
-    for independent data.
+    for independent data. `penalty` calls this.
 
     Args:
         x: `[samples, ...]`, floating-point.
