@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 
+import numpy as np
 import pytest
 
 from tests.cli.commands import vergence
@@ -61,6 +62,24 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", output).split(), block
         here, told = ([float(n) for n in NUMBER.findall(text)] for text in (shown, output))
         assert here == pytest.approx(told, rel=0.05), block
+
+
+def test_the_partition_folder_of_pfllib_is_read_and_trained_on(tmp_path, monkeypatch):
+    """Files as `save_file` of PFLlib's dataset_utils.py writes them: a mapping in an array."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for name, rows in (("train", 20), ("test", 7)):
+        folder = tmp_path / "dataset/FashionMNIST" / name
+        folder.mkdir(parents=True)
+        for client in range(3):
+            x, y = draw.uniform(-1, 1, (rows, 1, 28, 28)), draw.integers(10, size=rows)
+            np.savez_compressed(folder / f"{client}.npz", data={"x": x.astype("f4"), "y": y})
+    names = {"__name__": "__main__"}
+    for block, _ in cells(ROOT / "docs/how-to/coming-from-pfllib.md"):
+        run_cell(block.text, names)
+    people = names["people"].people
+    assert [(len(s.train), len(s.test)) for s in people.values()] == [(20, 7)] * 3
+    assert all(run.scores["accuracy"].between(0, 1).all() for run in names["runs"].values())
 
 
 def test_the_network_and_data_in_a_file_train(tmp_path, monkeypatch):
