@@ -175,6 +175,7 @@ def test_names_may_have_a_thousand_letters(tmp_path):
         ("t", "auto", "0 399 800 801", 1e-3),
         ("t", "auto", "5", 1e-3),
         ("t", "auto", "5 5", 1e-3),
+        ("t", "auto", "0 0 4000 4000 8000 8000", 1e-6),  # a row for each eye
         ("t", "datetime", "2026-01-01T00:00:00 2026-01-01", 1e-9),
     ],
 )
