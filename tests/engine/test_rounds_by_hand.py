@@ -19,6 +19,7 @@ from vergence.core.requests import Quarantine, Request, Requests, Step
 from vergence.core.serialization import digest
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.client_executor import TurnResult
+from vergence.engine.client_runner import NOT_FINITE
 from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.exchange import ExchangeTotals
 from vergence.engine.lab_runner import LabRunner, means
@@ -249,8 +250,9 @@ def test_each_liar_is_in_a_group_of_its_own(share, people, groups, liars):
 class Clients:
     """Clients of a session: each answers with one tree, or as `faults` says."""
 
-    def __init__(self, serve, hooks=(), faults=None, empty=True):
+    def __init__(self, serve, hooks=(), faults=None, empty=True, broken=()):
         self.faults, self.empty, self.sent, self.filed = faults or {}, empty, [], []
+        self.broken = broken
         exposure = {"front": Exposure("each", ("smashed",), metrics=("loss",))}
         method = SimpleNamespace(serve=serve, exposure=exposure)
         self.worker = SimpleNamespace(method=method, hooks=hooks, receiving=list)
@@ -276,7 +278,7 @@ class Clients:
 
     def file_state(self, task, stamp, state):
         self.filed.append((task.client, stamp))
-        return "file", None
+        return (None, NOT_FINITE) if task.client in self.broken else ("file", None)
 
 
 def session(serve, clients=("a", "b"), **more):
@@ -358,6 +360,20 @@ def test_a_copy_that_broke_counts_for_nobody():
     _, (results, sealed) = session(serve, ("a",))
     assert sealed is None
     assert results[0].status == "quarantined: finite: the server's copy holds NaN or infinity"
+
+
+@pytest.mark.parametrize(("broken", "counts"), [(("a",), True), (("a", "b"), False)])
+def test_a_copy_counts_if_the_state_of_a_client_does(broken, counts):
+    """A client whose own state holds NaN is quarantined after its session."""
+
+    def serve(*_):
+        for client in "ab":
+            yield each(client)
+        return Reply({"tail": MODEL}, 1.0, {"tail_loss": 5.0})
+
+    _, (results, sealed) = session(serve, empty=False, broken=broken)
+    assert [result.status == "ok" for result in results] == [c not in broken for c in "ab"]
+    assert (sealed is not None) == counts
 
 
 @pytest.mark.parametrize("ask", [Request("front", {}, "aggregate"), Request("x", {}, "each")])

@@ -145,8 +145,10 @@ class ServerSession:
             for name, value in outcome.metrics.items():
                 for served in self.served.values():
                     served.metrics.setdefault(name, []).append(value)
+        # Filing a state may find NaN in it, so that results come before the question who is left.
+        results = [self._result(served) for served in self.served.values()]
         counts = any(served.fault is None for served in self.served.values())
-        return [self._result(served) for served in self.served.values()], sealed if counts else None
+        return results, sealed if counts else None
 
     def _drive(self, conversation: Conversation[Reply]) -> Reply | None:
         """Run the method's server half to its end, and return its reply.
