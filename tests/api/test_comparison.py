@@ -126,6 +126,8 @@ def test_several_methods_are_trained_on_the_same_people(tmp_path):
     alone = vg.train(vg.methods.FedPer(), regression(), people, **options)
     assert made["fedper"].fingerprint == alone.fingerprint
     assert set(vg.compare(made).table.index) >= {"fedavg", "fedper"}
+    by_folder = vg.compare(tmp_path).table
+    assert by_folder["test_loss"].equals(vg.compare(*sorted(tmp_path.iterdir())).table["test_loss"])
     again = vg.train_all(methods, regression(), people, out=tmp_path, resume=True, **options)
     assert again["fedavg"].scores.equals(made["fedavg"].scores)
     near, far = vg.methods.FedProx(mu=1.0), vg.methods.FedProx(mu=0.01)

@@ -34,6 +34,8 @@ QUICK = [
     "docs/how-to/python.md",
     "docs/how-to/coming-from-flower.md",
     "docs/how-to/coming-from-lightning.md",
+    "docs/how-to/gpu.md",
+    "docs/how-to/many-experiments.md",
 ]
 SLOW = ["docs/how-to/hugging-face.md"]
 PAGES = [*QUICK, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)]

@@ -83,7 +83,7 @@ def gather(folders: Iterable[Path | str], allow: Iterable[str] = ()) -> StudyRes
         ConfigError: there is no folder, or runs are not comparable.
         StateError: a folder holds no finished run.
     """
-    studies = [with_harm_so_far(read(folder)) for folder in folders]
+    studies = [with_harm_so_far(read(run)) for each in folders for run in _runs_below(Path(each))]
     if not studies:
         raise ConfigError("nothing to compare: name at least one folder that vergence run wrote")
     runs = with_unique_labels(studies)
@@ -91,6 +91,12 @@ def gather(folders: Iterable[Path | str], allow: Iterable[str] = ()) -> StudyRes
     # Baselines depend on the data alone, which are the same for all runs.
     priors = next((s.priors for s in studies if s.priors), {})
     return StudyResults(studies[0].folder, tuple(runs), priors)
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    """Return a folder that `read` takes; of `vergence.train_all`, the run directories in it."""
+    own = any((folder / name).exists() for name in ("config.toml", "index.json", "results.json"))
+    return [folder] if own else sorted(f.parent for f in folder.glob("*/config.toml")) or [folder]
 
 
 def with_harm_so_far(study: StudyResults) -> StudyResults:
