@@ -136,7 +136,7 @@ def test_several_methods_are_trained_on_the_same_people(tmp_path):
     with pytest.raises(vg.ConfigError, match="several methods are called 'fedprox': give each"):
         vg.train_all([near, far], regression(), people, **options)
     for wrong in (near, "fedavg", [], vg.methods.FedAvg):
-        with pytest.raises(vg.ConfigError, match="methods must be a list of methods; got"):
+        with pytest.raises(vg.ConfigError, match="methods must be a list of methods, as"):
             vg.train_all(wrong, regression(), people)
     with pytest.raises(vg.ConfigError, match=r"write vergence\.methods\.FedAvg"):
         vg.train_all(["fedavg"], regression(), people)

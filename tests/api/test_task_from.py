@@ -243,7 +243,7 @@ def test_a_factory_that_draws_elsewhere_is_refused():
             {"metrics": {"mae": l1_loss}, "lower_is_better": "mse"},
             "names 'mse', which is no metric",
         ),
-        ({"metrics": {}}, "metrics are empty"),
+        ({"metrics": {}}, "metrics must be functions by name"),
         (
             {"lower_is_better": False},
             "without metrics the score is the loss, of which less is better",

@@ -413,7 +413,7 @@ def test_people_with_few_samples_are_left_out_and_named():
     assert made.about["split"].endswith("order given; left out, with fewer than 10 samples: b, d")
     parted = {p: {"train": own, "test": rows(3)} for p, own in people.items()}
     assert vg.Federation.from_arrays(parted, min_samples=10).clients == ("a", "c")
-    with pytest.raises(vg.DataError, match="nobody has min_samples=12 samples; most are 11"):
+    with pytest.raises(vg.DataError, match="nobody has min_samples=12 samples; give at most 11"):
         vg.Federation.from_arrays(people, min_samples=12)
 
 

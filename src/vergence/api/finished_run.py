@@ -349,12 +349,21 @@ class FinishedRun:
             raise DataError("samples: there are 0 rows to predict; give at least one")
         trained = next(iter(self.loaded.raw.people.values())).train.columns
         for name in sorted((trained.keys() & samples.columns.keys()) - set(labels)):
-            column, wanted = samples.columns[name], trained[name].dtype
-            if column.dtype != wanted:
-                here, there = (str(kind).removeprefix("torch.") for kind in (column.dtype, wanted))
+            column, wanted = samples.columns[name], trained[name]
+            if column.dtype != wanted.dtype or column.ndim != wanted.ndim:
+                here, there = (
+                    str(each.dtype).removeprefix("torch.")
+                    if column.dtype != wanted.dtype
+                    else f"{each.ndim}-dimensional"
+                    for each in (column, wanted)
+                )
                 raise DataError(
                     f"samples: {name!r} is {here}, and the run was trained on {there}: give "
-                    f"{name}.astype({there!r})"
+                    + (
+                        f"{name}[None] for one sample"
+                        if "-" in there
+                        else f"{name}.astype({there!r})"
+                    )
                 )
 
     def _check_rows(self, samples: Samples, labels: Sequence[str], error: Exception) -> None:

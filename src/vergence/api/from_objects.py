@@ -395,6 +395,11 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
                 f"{public} must be a vergence.{kind.__name__}; got {_type_text(records[name])}"
                 f"{_as_option(kind, records[name])}"
             )
+    if options.get("early_stopping") and not records["early_stopping"].patience:
+        raise ConfigError(
+            "early_stopping: patience is 0, with which a run never ends early: write "
+            "vergence.EarlyStopping(patience=3), or leave early_stopping out"
+        )
     own = {f.name: getattr(plan, f.name) for f in fields(Plan) if f.name not in OWN_TABLES}
     return record_from_table(Plan, {**own, **new}, "train", **records)
 

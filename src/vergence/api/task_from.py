@@ -22,7 +22,7 @@ from vergence.api.augmentation import Transform, augmented
 from vergence.api.function_digest import behaviour_digest, qualified_name
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.options import named_arguments
+from vergence.core.options import check_call, named_arguments
 from vergence.core.params import Params
 from vergence.core.task import Model, Task, isolated_randomness, map_outputs, tensor_in
 from vergence.errors import ConfigError, VergenceError, first_line
@@ -40,6 +40,8 @@ CELLS = 1_000_000
 FAR = 1e4
 KIND = re.compile("type|bool|not implemented for")
 """Words in an error of torch that mean: the function does not take numbers of this type."""
+SIZE = re.compile("must match the size|must have size|to match target batch_size")
+"""Words in an error of torch that mean: outputs and targets differ in shape."""
 
 
 @named_arguments()
@@ -81,16 +83,16 @@ def task_from(
         >>> task_from(lambda: nn.Linear(4, 1), loss=mse_loss).headline
         'test_loss'
     """
-    _check_functions(loss, metrics or {})
     task = FunctionTask(
         FactoryModel(module_factory, head=_as_names("head", head)),
         loss_function=loss,
-        metric_functions=tuple((metrics or {"test_loss": loss}).items()),
         lower_is_better=_lower_is_better(metrics, lower_is_better),
+        metric_functions=tuple((metrics or {"test_loss": loss}).items()),
         input_columns=_as_names("inputs", inputs),
         target=target,
         outputs=outputs,
     )
+    _check_functions(loss, metrics or {})
     _check_factory(task)
     return task
 
@@ -108,6 +110,7 @@ def _check_functions(loss: LossFunction, metrics: Mapping[str, Metric]) -> None:
                 f"torch.nn.functional.mse_loss or nn.MSELoss(); got {function!r}"
                 f"{f': write nn.{function.__name__}()' if isinstance(function, type) else ''}"
             )
+        check_call(function, 2, f"task_from: {what} must be a function of (outputs, targets)")
     if "score" in metrics:
         raise ConfigError(
             "task_from: 'score' is the number in [0, 1] that methods steer by, which follows from "
@@ -132,8 +135,11 @@ def _lower_is_better(metrics: Mapping[str, Metric] | None, option: Any) -> froze
                 f"lower_is_better={option!r}: leave it out, or give metrics"
             )
         return frozenset({"test_loss"})
-    if not metrics:
-        raise ConfigError("task_from: metrics are empty; leave them out to score by the loss")
+    if not metrics or not isinstance(metrics, Mapping):
+        raise ConfigError(
+            "task_from: metrics must be functions by name, as {'accuracy': accuracy}; got "
+            f"{metrics!r}: leave them out to score by the loss"
+        )
     # There is no safe default: a wrong direction would make the worst method win.
     if option is None:
         first = next(iter(metrics))
@@ -242,11 +248,12 @@ class FunctionTask(Task):
             >>> task.with_transform(lambda x: x + 0.1 * torch.randn(4)).augments
             True
         """
-        if not callable(transform):
-            raise ConfigError(
-                "transform must be a function of one sample's input, as lambda x: x.flip(-1) if "
-                f"torch.rand(()) < 0.5 else x; got {transform!r}"
-            )
+        check_call(
+            transform,
+            len(self.input_columns),
+            "transform must be a function of one sample's input, as lambda x: x.flip(-1) if "
+            f"torch.rand(()) < 0.5 else x; it gets {', '.join(self.input_columns)}, and no labels",
+        )
         return replace(self, transform=transform)
 
     @property
@@ -462,9 +469,15 @@ def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         whole = [name for name, column in columns.items() if not column.is_floating_point()]
         reason = first_line(error)
+        if SIZE.search(reason) and what != "the network":
+            raise ConfigError(
+                f"{what} does not take {', '.join(columns)} ({reason}): the network must return a "
+                "row for each sample, and targets be of the shape of its outputs, or one class "
+                f"number a sample, as {next(iter(columns))}.argmax(1)"
+            ) from error
         if not whole or not KIND.search(reason):
             raise
         kind = str(columns[whole[0]].dtype).removeprefix("torch.")
@@ -473,6 +486,7 @@ def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
             ": give the network an output for each class, or take a loss of one output"
             if "class probabilities" in reason
             else _as_type(": give floating-point numbers", whole[0], "float32")
+            + ", if it takes (outputs, targets) in this order" * (what == "the loss")
         )
         raise ConfigError(
             f"{what} does not take {whole[0]!r}, which is {kind} ({reason}){mend}"
@@ -547,6 +561,11 @@ def _built(task: FunctionTask) -> nn.Module:
             f"{qualified_name(factory)} must build a torch.nn.Module; it gives a "
             f"{type(module).__name__}"
         )
+    if elsewhere := {p.device.type for p in module.parameters()} - {"cpu"}:
+        raise ConfigError(
+            f"{qualified_name(factory)} builds its network on {elsewhere.pop()}: build it on the "
+            "CPU, and give train device='cuda', which moves it"
+        )
     return module
 
 
@@ -572,7 +591,10 @@ def _failed(factory: Any, error: Exception) -> str:
         )
     kind = type(error).__name__
     text = kind if reason == kind else f"{kind}: {reason}"
-    return f"{name}, called to build the network, failed with {text}; mend it"
+    return (
+        f"{name}, called to build the network, failed with {text}; "
+        f"{'build it on the CPU, train(device=...) moves it' if 'CUDA' in reason else 'mend it'}"
+    )
 
 
 def is_importable(thing: Any) -> bool:

@@ -12,13 +12,19 @@ from typing import Any
 import torch
 
 from vergence.api.finished_run import FinishedRun, ScratchFolder
-from vergence.api.from_objects import default_label, experiment_from, plan_from, with_local
+from vergence.api.from_objects import (
+    check_kinds,
+    default_label,
+    experiment_from,
+    plan_from,
+    with_local,
+)
 from vergence.api.more_rounds import raise_rounds
 from vergence.api.reopened import rebuild_experiment
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
-from vergence.core.options import named_arguments
+from vergence.core.options import check_call, named_arguments
 from vergence.core.task import Task
 from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
@@ -136,8 +142,18 @@ def train_all(
     Raises:
         ConfigError: as in `train`; or `methods` are no methods, or two have the same name.
     """
-    if isinstance(methods, str) or not isinstance(methods, Sequence | Mapping) or not methods:
-        raise ConfigError(f"train_all: methods must be a list of methods; got {methods!r}")
+    if (
+        isinstance(methods, str)
+        or not isinstance(methods, Sequence | Mapping)
+        or not methods
+        or "label" in options
+    ):
+        raise ConfigError(
+            "train_all: methods must be a list of methods, as [FedAvg(), Ditto()], or have names, "
+            f"{{'mine': FedAvg()}}, in place of label=; got {methods!r}"
+        )
+    for method in methods.values() if isinstance(methods, Mapping) else methods:
+        check_kinds(method, task, people)
     if isinstance(methods, Mapping):
         pairs = list(methods.items())
     else:
@@ -148,11 +164,10 @@ def train_all(
             f"train_all: several methods are called '{twice[0]}': give each a name, "
             f"{{'{twice[0]} a': ..., '{twice[0]} b': ...}}"
         )
-    runs = {}
-    for label, method in pairs:
-        folder = None if out is None else Path(out) / label
-        runs[label] = train(method, task, people, **options, label=label, out=folder)
-    return runs
+    return {
+        label: train(method, task, people, **options, label=label, out=out and Path(out) / label)
+        for label, method in pairs
+    }
 
 
 def _seeds(seed: int | None, seeds: Sequence[int] | None) -> list[int] | None:
@@ -225,15 +240,19 @@ def _run(
 ) -> dict[str, FinishedRun]:
     if going_on and out is None:
         raise ConfigError("resume=True needs out, the folder of the run to go on with")
-    if on_round is not None and not callable(on_round):
-        raise ConfigError(
-            f"on_round must be a function of a RoundReport, as on_round=print; got {on_round!r}"
-        )
+    if on_round is not None:
+        check_call(on_round, 1, "on_round must be a function of a RoundReport, as on_round=print")
     keeper = ScratchFolder() if out is None else None
     folder = keeper.path if keeper else Path(str(out))
     follower = _follower(folder, keeper is None, on_round, progress)
-    begun = going_on and (folder / "config.toml").exists()
-    return run_into(folder, experiment, follower, resumed=begun, asked=True, keeper=keeper)
+    return run_into(
+        folder,
+        experiment,
+        follower,
+        resumed=going_on and (folder / "config.toml").exists(),
+        asked=True,
+        keeper=keeper,
+    )
 
 
 def _follower(folder: Path, stays: bool, on_round: OnRound | None, progress: bool) -> RoundCallback:

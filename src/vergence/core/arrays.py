@@ -92,14 +92,22 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
     # Its tensors are columns already, and need not be taken apart and stacked again.
     if isinstance(dataset, TensorDataset):
         return dict(zip(_names(len(dataset.tensors), who, names), dataset.tensors, strict=True))
+    rows: list[Any] = []
     try:
         # By number: an iterable data set may never end.
-        rows: list[Any] = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
+        rows.extend(dataset[i] for i in range(len(dataset)))  # type: ignore[arg-type]
+    # The user's data set may raise anything.
+    except Exception as error:
+        if isinstance(error, NotImplementedError) or not hasattr(dataset, "__len__"):
+            raise DataError(
+                f"{who} has a {type(dataset).__name__}, which has no length or no items by number: "
+                "give a map-style Dataset, or arrays to Federation.from_arrays"
+            ) from None
         raise DataError(
-            f"{who} has a {type(dataset).__name__}, which has no length or no items by number: "
-            "give a map-style Dataset, or arrays to Federation.from_arrays"
-        ) from None
+            f"{who}: item {len(rows)} of the {type(dataset).__name__} cannot be read "
+            f"({type(error).__name__}: {first_line(error)}): mend its __getitem__, or its __len__, "
+            "which promises this item"
+        ) from error
     if not rows:
         raise DataError(f"{who} has an empty {type(dataset).__name__}: leave this person out")
     if not isinstance(rows[0], Mapping):
@@ -480,7 +488,7 @@ def _with_enough(
     few = [person for person, own in columns.items() if rows_in(own) < min_samples]
     if len(few) == len(people):
         most = max(rows_in(own) for own in columns.values())
-        raise DataError(f"nobody has min_samples={min_samples} samples; most are {most}")
+        raise DataError(f"nobody has min_samples={min_samples} samples; give at most {most}")
     names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
     text = f"; left out, with fewer than {min_samples} samples: {names}" if few else ""
     return {person: own for person, own in people.items() if person not in few}, text

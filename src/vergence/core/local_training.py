@@ -90,7 +90,8 @@ class LocalTraining(NamedOptions, label="local"):
             factor = self.schedule(progress)
             if not isinstance(factor, int | float) or not 0 < self.lr * factor <= LARGEST:
                 raise ConfigError(
-                    f"local: schedule({progress:g}) must be a factor of lr, above 0; got {factor!r}"
+                    f"local: schedule({progress:g}) must be a factor of lr, above 0, as lambda "
+                    f"done: 0.9 ** (20 * done) gives; got {factor!r}"
                 )
             return self.lr * factor
         match self.schedule:

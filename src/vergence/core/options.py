@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from vergence.core.naming import registry_name
-from vergence.errors import ConfigError, meant, nearest
+from vergence.errors import ConfigError, meant, nearest, printable
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -33,6 +33,13 @@ Classes = Annotated[int, Ge(2)]
 SIGNS = {Gt: ">", Ge: ">=", Lt: "<", Le: "<="}
 HOLDS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
+
+FUNCTIONS = {
+    "optimizer": ", or in Python a class of torch.optim, as torch.optim.RMSprop",
+    "schedule": ", or in Python a function of the share of rounds that are finished, as lambda "
+    "done: 0.9 ** (20 * done)",
+}
+"""What else the options take that are functions, too."""
 
 Bounds = tuple[tuple[str, float], ...]
 """Bounds of a number, each a sign and a limit, such as `(">=", 1)`."""
@@ -145,8 +152,12 @@ def check_ranges(record: object, name: str) -> None:
             if rule.bounds:
                 allowed += f", or a number {_limits(rule.bounds)}"
             raise ConfigError(
-                f"{name}: {field_name} must be one of {allowed}; "
-                f"got {value!r}{meant(str(value), map(str, rule.literals))}"
+                f"{name}: {field_name} must be one of {allowed}{FUNCTIONS.get(field_name, '')}; "
+                f"got {printable(repr(value)):.60}{meant(str(value), map(str, rule.literals))}"
+            )
+        if isinstance(value, str) and rule.bounds and not rule.literals:
+            raise ConfigError(
+                f"{name}: {field_name} must be a number {_limits(rule.bounds)}; got {value!r}"
             )
         places = rule.places or () if several else (rule.bounds,)
         if several and rule.repeated:
@@ -219,7 +230,13 @@ def named_arguments(**inside: type) -> Callable[[Callable[P, T]], Callable[P, T]
 
 
 OTHER_WORDS: Mapping[str, str] = types.MappingProxyType(
-    {"n_rounds": "rounds", "num_rounds": "rounds", "num_workers": "workers", "callback": "on_round"}
+    {
+        "n_rounds": "rounds",
+        "num_rounds": "rounds",
+        "num_workers": "workers",
+        "callback": "on_round",
+        "fraction": "cohort",
+    }
 )
 """Words of other libraries for an argument, with its name here."""
 EXPLAINED: Mapping[str, str] = types.MappingProxyType(
@@ -253,6 +270,25 @@ def _check_names(
             near = homes[0] if homes else nearest(OTHER_WORDS.get(key, key), known)
             near = f": write {EXPLAINED[key]}" if not homes and key in EXPLAINED else near
             raise TypeError(f"{name}() got an unexpected keyword argument '{key}'{near}")
+
+
+def check_call(function: Callable[..., object], arguments: int, what: str) -> None:
+    """Check that a user's function takes this number of arguments.
+
+    `what` says in the error how it is called.
+
+    Raises:
+        ConfigError: it is no function, needs more arguments, or takes fewer.
+    """
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{what}; got {getattr(function, '__name__', repr(function))} ({error})"
+        ) from None
+    # A function of C need not say what it takes.
+    except ValueError:
+        return
 
 
 # Cached as records are made anew in every turn.

@@ -47,7 +47,9 @@ def refuse_unlearned(
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         raise PartialRun(
             f"{where}{more}: nobody's reply counted in any round ({why}): nothing was learned, and "
-            f"its numbers are those of the untrained model; {advice(folder)}"
+            f"its numbers are those of the untrained model"
+            f"{': look for NaN in a transform, the loss or a too large lr' * ('NaN' in why)}; "
+            f"{advice(folder)}"
         )
 
 

@@ -391,6 +391,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         had = "both" if "method" in table else "neither"
         raise ConfigError(
             f"the experiment needs either method = {{...}} or methods = [...]; it has {had}"
+            f"{': to replace methods of a file, set that key which it has' * (had == 'both')}"
         )
     plan = build_plan(table, home)
     dataset, root = build_dataset(table["federation"], "federation", home)
@@ -571,7 +572,9 @@ def method_tables(table: Table) -> list[Table]:
     """Return the entries of an experiment's methods, each as a table with a `name`."""
     entries = table["methods"] if "methods" in table else [table["method"]]
     if not isinstance(entries, list) or not entries:
-        raise ConfigError("methods must be a list with at least one method")
+        raise ConfigError(
+            f"methods must be a list with at least one method, as ['fedavg']; got {entries!r}"
+        )
     if len(entries) > MOST_METHODS:
         raise ConfigError(
             f"{len(entries):,} methods are listed, and each is trained in turn: at most "

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
+
+import numpy as np
 
 from vergence.core.files import saving
 from vergence.core.naming import PACKAGE
@@ -40,10 +43,17 @@ class Listener:
     def __call__(self, report: Any) -> object:
         """Call the callback with the report of a round, and return its answer."""
         try:
-            return self.on_round(report)
+            answer = self.on_round(report)
         except BaseException as fault:
             self.fault = fault
             raise
+        if not isinstance(answer, bool | np.bool_ | None):
+            warnings.warn(
+                f"on_round returned a {type(answer).__name__}, which changes nothing: return True "
+                "to end the run, None to go on",
+                stacklevel=2,
+            )
+        return bool(answer) if isinstance(answer, np.bool_) else answer
 
 
 @contextmanager

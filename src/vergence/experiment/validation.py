@@ -34,6 +34,20 @@ PATIENCE_S = 0.15
 VALUES = 16
 """Largest number of unusual target values of a column that are tried."""
 BATCH = 64
+"""Number of samples that are tried at once."""
+MENDS = {
+    "more than 1 value per channel": "BatchNorm with track_running_stats=False takes no sample "
+    "alone, so use vergence.group_norm(network)",
+    "multi-target not supported": "give one whole number for its class, as y[:, 0]",
+    "between 0 and 1": "end the network in nn.Sigmoid(), or take binary_cross_entropy_with_logits",
+    "the same dtype": "build the network with parameters of the same type",
+    "should be the same": "build the network with parameters of the same type",
+    "shapes cannot be multiplied": "build a layer with as many inputs as it gets",
+    "channels, but got": "give pictures as [channels, height, width], and the first layer as many "
+    "channels",
+    "": "change one of them",
+}
+"""Words of torch's errors where network, loss and data do not fit together, and what to do."""
 UNCOUNTED = (
     "is also in this run, and no budget of `privacy` would count what that model tells of them; "
     "start from a run on other people, or leave out start or the budget"
@@ -148,9 +162,16 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
         first = next(iter(ready.people.values()))
         batch = first.train.take(torch.arange(1))
         module = task.module().eval()
+        built = dict(module.named_parameters())
         hook = module.register_forward_hook(lambda _, __, output: returned.append(output))
         with torch.no_grad():
             output = task.forward(module, batch)
+            if dict(module.named_parameters()).keys() != built.keys():
+                raise ConfigError(
+                    "the network makes layers in forward, and a run trains those that are there "
+                    "when it is built: make them in __init__, or call forward in the function that "
+                    "builds it"
+                )
             task.loss(output, batch)
             if ready.proxies is not None:
                 task.forward(module, ready.proxies.train.take(torch.arange(1)))
@@ -174,7 +195,8 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
                 f"the network returns {describe_output(returned[-1])}, the task takes a tensor "
                 f"({reason})"
             )
-        raise ConfigError(f"{parts} do not fit together: {reason}; change one of them") from error
+        mend = next(text for words, text in MENDS.items() if words in reason)
+        raise ConfigError(f"{parts} do not fit together: {reason}; {mend} ({raw!r})") from error
     task.check(ready)
     check_people(experiment, task, ready, module, output)
     return ready
@@ -313,16 +335,26 @@ def _check_targets(
             fine.add((name, value))
 
 
+@torch.enable_grad()
 def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
-    """Raise an error if the loss is not a single number, or is finite for no training sample."""
+    """Raise an error if the loss is not one number with a gradient, or is finite for no sample."""
     numbers = torch.arange(len(data))
-    # The first sample alone comes first: where all is well, it is enough.
-    for rows in filter(len, (numbers[:1], *numbers[1:].split(BATCH))):
+    # The first samples come first: where all is well, they are enough. Two of them show a loss that
+    # has a number for each sample.
+    for rows in filter(len, (numbers[:2], numbers[:1], *numbers[1:].split(BATCH))):
         batch = data.take(rows)
         loss = task.loss(task.forward(module, batch), batch)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            got = getattr(loss, "shape", type(loss).__name__)
-            raise ConfigError(f"the loss must be one number, as a tensor; got {got}: take its mean")
+        if (
+            not isinstance(loss, Tensor)
+            or loss.numel() != 1
+            or (not loss.requires_grad and any(p.requires_grad for p in module.parameters()))
+        ):
+            got = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss)
+            raise ConfigError(
+                f"the loss must be one number, as a tensor with a gradient; got {got}"
+                f"{' without one' * (getattr(loss, 'ndim', 1) == 0)}: take its mean, "
+                "and leave out what has no gradient, such as item(), numpy(), detach() and argmax"
+            )
         if loss.isfinite():
             return
     raise DataError(
