@@ -95,7 +95,8 @@ def exit_codes() -> str:
 def api() -> str:
     """The names of `import vergence as vg`, by topic."""
     parts = [
-        "# Python API\n\nEverything here is imported with `import vergence as vg`. How it is used: "
+        "# Python API\n\nEverything here is imported with `import vergence as vg`; `make docs` "
+        "fills in the page, and `help(vg.train)` prints the same. How it is used: "
         "[from Python](../how-to/python.md). The classes that an experiment can name have a page "
         f"for each package: {', '.join(f'[{name}](api/{name}.md)' for name in PACKAGES)}.\n"
     ]

@@ -109,7 +109,6 @@ def test_a_run_that_a_callback_stopped_goes_on(tmp_path):
             "number; start a new run",
         ),
         ({"privacy": {"user": {"noise": 1.0, "clip": 1.0}}}, "was chosen for 2 rounds"),
-        ({"early_stopping": vg.EarlyStopping(3), "evaluate_every": 1}, "early_stopping ends it"),
     ],
 )
 def test_settings_that_depend_on_the_number_of_rounds_refuse_it(options, says, tmp_path):
@@ -117,6 +116,20 @@ def test_settings_that_depend_on_the_number_of_rounds_refuse_it(options, says, t
     with pytest.raises(ConfigError, match=says):
         trained(tmp_path / "run", method=vg.methods.FedAvg(), rounds=4, resume=True, **options)
     assert vg.open_run(first.folder).fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_run_that_early_stopping_did_not_end_goes_on(every, tmp_path):
+    """It may end in one of the further rounds, as a run that was planned with all of them."""
+    rule = vg.EarlyStopping(patience=2, min_gain=1e9)
+    options = {"evaluate_every": every, "early_stopping": rule, "method": vg.methods.FedAvgFT()}
+    trained(tmp_path / "run", rounds=every, **options)
+    raised = trained(tmp_path / "run", rounds=9, resume=True, **options)
+    planned = trained(tmp_path / "planned", rounds=9, **options)
+    alike(raised.folder, planned.folder)
+    assert json.loads((raised.folder / "results.json").read_text())["stopped"]
+    with pytest.raises(ConfigError, match="early_stopping ended it, however many rounds"):
+        trained(tmp_path / "run", rounds=12, resume=True, **options)
 
 
 def test_a_run_that_is_not_finished_is_finished_first(tmp_path):

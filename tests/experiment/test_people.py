@@ -490,3 +490,42 @@ def test_a_data_set_of_hugging_face_is_read_like_one_of_torch():
     assert train["label"].dtype == torch.int64
     with pytest.raises(vg.DataError, match=r"task\.with_transform"):
         vg.Federation.from_datasets({"anna": LikeHuggingFace(noise=1.0)})
+
+
+@pytest.mark.parametrize(
+    ("people", "message"),
+    [
+        (
+            {"a": {"train": Counted(0), "test": Counted(0)}, "b": {"train": Counted(1)}},
+            "person 'b' has no test samples, and with lazy=True everybody needs some",
+        ),
+        ({"a": Counted(0), "b": {"train": Counted(1)}}, "'b' comes in parts .* 'a' does not"),
+        (
+            {"a": {"train": Counted(0), "test": Counted(0)}, "b": Counted(1)},
+            "'a' comes in parts .* 'b' does not",
+        ),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"stratify": "y"}])
+def test_who_is_read_later_is_looked_at_with_the_others(people, message, options):
+    with pytest.raises(vg.DataError, match=message):
+        vg.Federation.from_datasets(people, lazy=True, **options)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_rows_that_are_sorted_by_class_are_warned_of(lazy):
+    """A folder per class gives pictures in this order, and every test sample a new class."""
+
+    def made(rows, **options):
+        sets = {"a": TensorDataset(*(torch.as_tensor(column) for column in rows.values()))}
+        return vg.Federation.from_datasets(sets, lazy=lazy, **options)
+
+    rows_of = classes(10, 0, 1, 2)
+    with pytest.warns(UserWarning, match=r"'a' are sorted by 'y', .* shuffle=0 or stratify='y'"):
+        made(rows_of)
+    made(rows_of, shuffle=0)
+    made(rows_of, stratify="y")
+    made({**rows_of, "y": np.arange(30)})  # numbers of rows
+    made({**rows_of, "y": np.arange(30) % 3})
+    made({**rows_of, "y": np.repeat([0, 1], [12, 18])})  # all classes are in training
+    made({**rows_of, "y": np.repeat([0.0, 1.0], [20, 10])})  # no classes

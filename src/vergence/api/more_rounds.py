@@ -39,10 +39,11 @@ def raise_rounds(experiment: Experiment, out: Path) -> None:
     rounds = read_config(out / "config.toml").get("run", {}).get("rounds", Plan.rounds)
     if not isinstance(rounds, int) or rounds >= experiment.plan.rounds:
         return
-    refuse_more_rounds(experiment, rounds)
+    folders = folders_of(experiment, out)
+    stopped = any(read_manifest(folder).get("stopped") for folder in folders.values())
+    refuse_more_rounds(experiment, rounds, stopped)
     table = {**experiment.table, "run": {**experiment.table.get("run", {}), "rounds": rounds}}
     before = replace(experiment, table=table, plan=replace(experiment.plan, rounds=rounds))
-    folders = folders_of(experiment, out)
     with locked(out), under(trust_with_code(experiment.code)):
         stamp.check_settings(out, table)
         loaded = validate(experiment)
@@ -73,12 +74,13 @@ def _has_stamp(folder: Path, made: dict[str, str]) -> bool:
     return read_manifest(folder)["stamp"] == made
 
 
-def refuse_more_rounds(experiment: Experiment, rounds: int) -> None:
+def refuse_more_rounds(experiment: Experiment, rounds: int, stopped: bool) -> None:
     """Refuse more rounds for a run with settings that depend on their number.
 
     Args:
         experiment: the experiment with more rounds.
         rounds: number of rounds of the run.
+        stopped: whether the run ended before its last round.
 
     Raises:
         ConfigError: there is such a setting; the message names it.
@@ -91,7 +93,10 @@ def refuse_more_rounds(experiment: Experiment, rounds: int) -> None:
             plan.privacy.spends or plan.privacy.cut,
             f"the noise of [privacy] was chosen for {rounds} rounds",
         ),
-        (plan.early_stopping.patience, "early_stopping ends it, however many rounds are planned"),
+        (
+            plan.early_stopping.patience and stopped,
+            "early_stopping ended it, however many rounds are planned",
+        ),
         (schedules, f"local.schedule = '{min(schedules, default='')}' depends on their number"),
     )
     for applies, why in reasons:

@@ -9,6 +9,7 @@ Used by `api.finished_run` and `core.federation`.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from typing import Any, TypeGuard, TypeVar
 
@@ -425,19 +426,13 @@ def split_people(
             f"person; got {got}"
         )
     samples = {who: people[person] for who, person in as_text(people, "people").items()}
-    parted = [person for person, data in samples.items() if _are_parts(data, person)]
-    if not parted:
+    if not are_in_parts(samples):
         whole = {p: _checked(data, f"person {p!r}", names, missing) for p, data in samples.items()}
         refuse_empty({person: rows_in(columns) for person, columns in whole.items()})
         check_alike(whole)
         whole, left_out = _with_enough(whole, whole, min_samples)
         parts, how = _split(whole, shares, shuffle, stratify)
         return parts, how + left_out
-    if rest := [p for p in samples if p not in parted]:
-        raise DataError(
-            f"person {parted[0]!r} comes in parts (train, val, test), person {rest[0]!r} does not: "
-            "give all of them in parts, or none"
-        )
     if stratify:
         raise ConfigError("stratify is for people whose samples are split; they come in parts")
     parts = {
@@ -492,6 +487,43 @@ def _with_enough(
     names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
     text = f"; left out, with fewer than {min_samples} samples: {names}" if few else ""
     return {person: own for person, own in people.items() if person not in few}, text
+
+
+def are_in_parts(samples: Mapping[str, object]) -> bool:
+    """Return whether everybody's samples come in parts.
+
+    Raises:
+        DataError: those of only some people do.
+    """
+    parted = [person for person, data in samples.items() if _are_parts(data, person)]
+    if parted and (rest := [person for person in samples if person not in parted]):
+        raise DataError(
+            f"person {parted[0]!r} comes in parts (train, val, test), person {rest[0]!r} does not: "
+            "give all of them in parts, or none"
+        )
+    return bool(parted)
+
+
+def _warn_of_sorted_rows(parts_of: Mapping[str, Mapping[str, Columns]]) -> None:
+    """Warn if rows are sorted by a class, so that people's test parts have classes of their own."""
+    for name, column in next(iter(parts_of.values()))["train"].items():
+        if column.is_floating_point() or column.ndim != 1:
+            continue
+        new = [
+            person
+            for person, own in parts_of.items()
+            for whole in [torch.cat([own[part][name] for part in PARTS])]
+            # A column with another value in every row counts rows, and names no classes.
+            if 2 * len(whole.unique()) <= len(whole)
+            and (whole.diff() >= 0).all()
+            and not torch.isin(own["test"][name], own["train"][name]).all()
+        ]
+        if new:
+            warnings.warn(
+                f"rows of person {new[0]!r} are sorted by {name!r}: the last ones, for test, have "
+                f"classes that no training row has; give shuffle=0 or stratify={name!r}",
+                stacklevel=4,
+            )
 
 
 def _are_parts(data: object, person: str) -> bool:
@@ -557,6 +589,8 @@ def _split(
         }
         for person, parts in rows.items()
     }
+    if shuffle is None and not stratify:
+        _warn_of_sorted_rows(parts_of)
     return parts_of, f"{'/'.join(f'{100 * share:g}' for share in shares)} {how}"
 
 

@@ -19,7 +19,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.identifiers import check_ids
 from vergence.core.options import NamedOptions
 from vergence.core.serialization import digest, pack
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, DataError
 
 POOLED = "everyone"
 """Id of the only client of a federation whose people's data are pooled."""
@@ -247,10 +247,10 @@ class Federation:
             missing: columns in which NaN means "not recorded"; default: NaN is refused in every
                 column.
             name: name of the data, in tables and reports.
-            about: texts on the data: `licence`, `citation`, and others that a reader of the results
-                must know.
+            about: texts on the data: `licence`, `citation`, and others for readers of the results.
 
         Raises:
+            UserWarning: rows are sorted by a class, which the test rows alone have.
             DataError: a column holds no numbers, or holds NaN (the message names person, column
                 and row); people have different columns; a person has too few samples; or nobody has
                 test samples.
@@ -287,7 +287,7 @@ class Federation:
             lazy: False: everybody's items are read into memory. True: they are read and checked
                 once, and again whenever the person trains or is measured: one person's data at a
                 time are in memory (of each worker). Each person needs test samples then.
-            options: those of `from_arrays`.
+            options: those of `from_arrays`; with lazy=True without `min_samples`.
 
         Raises:
             DataError: as in `from_arrays`; also if items differ in shape, or have more entries than
@@ -299,9 +299,16 @@ class Federation:
         if options.get("min_samples"):
             raise ConfigError("lazy=True takes no min_samples: leave these people out beforehand")
         names = arrays.as_text(people, "people")
+        whole = {person: people[key] for person, key in names.items()}
+        untested = [p for p, own in whole.items() if isinstance(own, Mapping) and "test" not in own]
+        if arrays.are_in_parts(whole) and untested:
+            raise DataError(
+                f"person {untested[0]!r} has no test samples, and with lazy=True everybody needs "
+                "some: give this person a 'test' part, or read everybody into memory, lazy=False"
+            )
 
         def read(person: str) -> Federation:
-            return cls.from_arrays({person: people[names[person]]}, **options)
+            return cls.from_arrays({person: whole[person]}, **options)
 
         ids, seen = list(names), []
         first = read(ids[0])
