@@ -521,7 +521,7 @@ def test_rows_that_are_sorted_by_class_are_warned_of(lazy):
         return vg.Federation.from_datasets(sets, lazy=lazy, **options)
 
     rows_of = classes(10, 0, 1, 2)
-    with pytest.warns(UserWarning, match=r"'a' are sorted by 'y', .* shuffle=0 or stratify='y'"):
+    with pytest.warns(UserWarning, match=r"'a' are sorted by .y.: .* shuffle=0 or stratify='y'"):
         made(rows_of)
     made(rows_of, shuffle=0)
     made(rows_of, stratify="y")
