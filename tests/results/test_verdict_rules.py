@@ -104,6 +104,7 @@ def test_equal_rows_are_one_run():
     assert not same_scores({"nss": scores(1, 2, 3)}, {"nss": scores(1, 2, 3.001)})
     assert not same_scores({"nss": scores(1, 2, 3)}, {"kld": scores(1, 2, 3)})
     assert instead_of_verdict(DONE, DONE, equal=True) == "same run"
+    assert instead_of_verdict(DONE, LOW, equal=False, both=True) == "winner not learned"
 
 
 def test_an_interval_over_seeds_carries_the_sampling_of_images():

@@ -276,13 +276,15 @@ def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
     )
 
 
-def instead_of_verdict(one: Standing, other: Standing, equal: bool) -> str:
+def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool = False) -> str:
     """Return the words that replace a verdict on two runs; "" if a verdict may be given.
 
     Args:
         one: what is known about the first run alone, such as whether it has learned.
         other: the same of the second run; of a baseline without learning, only the mean is known.
         equal: whether all scores of the two are the same.
+        both: whether both runs must have learned. If False, it is enough that the run with the
+            better mean has learned.
     """
     rows = (one, other)
     if one.ceiling and other.ceiling:
@@ -298,4 +300,6 @@ def instead_of_verdict(one: Standing, other: Standing, equal: bool) -> str:
     if any(math.isnan(row.gaining) for row in rows):
         return "open (not recorded)"
     winner = max(rows, key=lambda row: row.mean)
-    return "" if winner.learned else "winner not learned"
+    if not winner.learned or (both and not (one.learned and other.learned)):
+        return "winner not learned"
+    return ""
