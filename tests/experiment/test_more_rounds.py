@@ -146,6 +146,13 @@ def test_a_run_that_is_not_finished_is_finished_first(tmp_path):
     assert raised.fingerprint == trained(rounds=4).fingerprint
 
 
+def test_a_run_whose_second_method_has_not_begun_is_finished_first(tmp_path):
+    out = run(tmp_path, SEVERAL, "run.rounds=2")
+    second = sorted(path.parent for path in out.glob("*/results.json"))[-1]
+    shutil.rmtree(second)
+    vergence("resume", out, "--rounds", 3).complains(2, "is not finished: go on with it")
+
+
 @pytest.mark.parametrize(
     ("rounds", "changed", "says"),
     [

@@ -111,6 +111,16 @@ def test_what_users_of_torch_write_first_is_explained():
             trained(method=vg.methods.FedAvg(local=LOCAL(schedule=schedule)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [(vg.methods.FedAvg, "weights"), (vg.Plan, "engine"), (vg.methods.FedCPF, "select")],
+)
+def test_options_with_names_alone_take_no_function(kind, option):
+    """Only an option whose type names functions takes one."""
+    with pytest.raises(vg.ConfigError, match=f"{option} must be one of"):
+        kind(**{option: print})
+
+
 def test_who_takes_steps_of_another_kind_refuses_it():
     own = LOCAL(optimizer=torch.optim.RMSprop)
     check(Plan(), vg.methods.FedAvg(local=own))

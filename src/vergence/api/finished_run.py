@@ -350,20 +350,16 @@ class FinishedRun:
         trained = next(iter(self.loaded.raw.people.values())).train.columns
         for name in sorted((trained.keys() & samples.columns.keys()) - set(labels)):
             column, wanted = samples.columns[name], trained[name]
-            if column.dtype != wanted.dtype or column.ndim != wanted.ndim:
-                here, there = (
-                    str(each.dtype).removeprefix("torch.")
-                    if column.dtype != wanted.dtype
-                    else f"{each.ndim}-dimensional"
-                    for each in (column, wanted)
-                )
+            kinds = [str(each.dtype).removeprefix("torch.") for each in (column, wanted)]
+            if kinds[0] != kinds[1]:
                 raise DataError(
-                    f"samples: {name!r} is {here}, and the run was trained on {there}: give "
-                    + (
-                        f"{name}[None] for one sample"
-                        if "-" in there
-                        else f"{name}.astype({there!r})"
-                    )
+                    f"samples: {name!r} is {kinds[0]}, and the run was trained on {kinds[1]}: give "
+                    f"{name}.astype({kinds[1]!r})"
+                )
+            if column.ndim != wanted.ndim:
+                raise DataError(
+                    f"samples: {name!r} is {column.ndim}-dimensional, and the run was trained on "
+                    f"{wanted.ndim}-dimensional: give {name}[None] for one sample"
                 )
 
     def _check_rows(self, samples: Samples, labels: Sequence[str], error: Exception) -> None:

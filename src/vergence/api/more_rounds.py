@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from vergence.core.files import JsonObject
 from vergence.engine.plan import Plan
 from vergence.engine.storage.more_rounds import prepare
 from vergence.engine.storage.run_directory import read_manifest
@@ -40,7 +41,7 @@ def raise_rounds(experiment: Experiment, out: Path) -> None:
     if not isinstance(rounds, int) or rounds >= experiment.plan.rounds:
         return
     folders = folders_of(experiment, out)
-    stopped = any(read_manifest(folder).get("stopped") for folder in folders.values())
+    stopped = any(_manifest(folder).get("stopped") for folder in folders.values())
     refuse_more_rounds(experiment, rounds, stopped)
     table = {**experiment.table, "run": {**experiment.table.get("run", {}), "rounds": rounds}}
     before = replace(experiment, table=table, plan=replace(experiment.plan, rounds=rounds))
@@ -52,7 +53,9 @@ def raise_rounds(experiment: Experiment, out: Path) -> None:
             for label in folders
         }
         # An interrupted call has prepared some of the folders, which are not as the run was.
-        if not any(_has_stamp(folder, stamps[label]) for label, folder in folders.items()):
+        if not any(
+            _manifest(each).get("stamp") == stamps[label] for label, each in folders.items()
+        ):
             if not all((folder / "results.json").exists() for folder in folders.values()):
                 raise StateError(
                     f"{out} is not finished: go on with it as it was planned, with {rounds} "
@@ -70,8 +73,10 @@ def raise_rounds(experiment: Experiment, out: Path) -> None:
         results.write_toml(out / "config.toml", experiment.table, experiment.remarks)
 
 
-def _has_stamp(folder: Path, made: dict[str, str]) -> bool:
-    return read_manifest(folder)["stamp"] == made
+def _manifest(folder: Path) -> JsonObject:
+    """Return the checkpoint manifest of a method's run; empty if the method has not begun."""
+    begun = (folder / "state" / "checkpoint.json").exists()
+    return read_manifest(folder) if begun else {}
 
 
 def refuse_more_rounds(experiment: Experiment, rounds: int, stopped: bool) -> None:

@@ -54,12 +54,14 @@ class Rule(NamedTuple):
         places: bounds of each number of a tuple; None: a tuple is not allowed.
         repeated: whether the tuple may have any length; `places` then holds one entry, the bounds
             of every number.
+        functions: whether a function is allowed, too.
     """
 
     bounds: Bounds
     literals: tuple[object, ...]
     places: tuple[Bounds, ...] | None
     repeated: bool
+    functions: bool
 
 
 @functools.cache
@@ -69,7 +71,7 @@ def _rules(record: type) -> dict[str, Rule]:
 
 
 def _rule(hint: object) -> Rule:
-    bounds, literals, places, repeated = Bounds(), (), None, False
+    bounds, literals, places, repeated, functions = Bounds(), (), None, False, False
     for kind, limits in _members(hint):
         parts = typing.get_args(kind)
         if typing.get_origin(kind) is tuple:
@@ -77,9 +79,11 @@ def _rule(hint: object) -> Rule:
             places = tuple(_rule(part).bounds for part in parts if part is not ...)
         elif typing.get_origin(kind) is typing.Literal:
             literals = parts
+        elif typing.get_origin(kind) is Callable:
+            functions = True
         else:
             bounds = tuple(dict.fromkeys(bounds + limits))
-    return Rule(bounds, literals, places, repeated)
+    return Rule(bounds, literals, places, repeated, functions)
 
 
 def _members(hint: object, limits: Bounds = ()) -> Iterator[tuple[object, Bounds]]:
@@ -144,8 +148,7 @@ def check_ranges(record: object, name: str) -> None:
         value = getattr(record, field_name)
         several = isinstance(value, list | tuple)
         bounded = rule.bounds or any(rule.places or ())
-        # A field that takes functions, too, says so in its type, which is checked elsewhere.
-        plain = value is not None and not callable(value)
+        plain = value is not None and not (rule.functions and callable(value))
         checked = isinstance(value, str) or (plain and not bounded)
         if rule.literals and value not in rule.literals and checked:
             allowed = ", ".join(map(str, rule.literals))
