@@ -9,7 +9,8 @@ and `training.steps`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,22 @@ def take_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
         grad, parameter.grad = parameter.grad, None
         gradients.append(torch.zeros_like(parameter) if grad is None else grad)
     return gradients
+
+
+@contextmanager
+def gradients_off(frozen: Sequence[Tensor]) -> Iterator[None]:
+    """Compute no gradients of these parameters inside of the block; `take_gradients` gives zeros.
+
+    The sequential solver uses it for layers that do not train. A backward pass then ends at the
+    first layer that trains, which saves much of the time when only a head is trained.
+    """
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
 
 
 def adjuster(

@@ -25,7 +25,7 @@ from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.bf16_weights import HalfNetwork, keep_types
 from vergence.training.fused_optimizers import OwnOptimizer, slots_of, stepper
-from vergence.training.gradients import adjuster, take_gradients, training_loss
+from vergence.training.gradients import adjuster, gradients_off, take_gradients, training_loss
 
 
 class FlatNetwork:
@@ -109,20 +109,24 @@ class Solver(FlatNetwork):
         network = self if self.half is None or ask.objective is not None else self.half
         network.renew()
         draw, losses, steps = stream.child("objective").torch(), 0.0, 0
-        for rows in batches(len(ask.data), ask.local, stream):
-            batch = ask.data.take(rows)
-            if ask.objective is None:
-                loss = training_loss(self.task, network.module, batch, self.precision)
-            else:
-                loss = ask.objective.loss(self.task, self.module, batch, draw)
-            loss.backward()
-            step(adjust(network.gradients()))
-            # Weight decay and momentum reach entries whose gradient is 0.
-            if ask.trainable is not None:
-                ask.trainable.restore(self.vector, ask.params)
-            network.renew()
-            losses += float(loss.detach())
-            steps += 1
+        frozen = self._frozen(ask) if network is self and ask.objective is None else []
+        with gradients_off(frozen):
+            for rows in batches(len(ask.data), ask.local, stream):
+                batch = ask.data.take(rows)
+                if ask.objective is None:
+                    loss = training_loss(self.task, network.module, batch, self.precision)
+                else:
+                    loss = ask.objective.loss(self.task, self.module, batch, draw)
+                # A loss without a gradient: no tensor that trains has a part in the output.
+                if loss.requires_grad or not frozen:
+                    loss.backward()
+                step(adjust(network.gradients()))
+                # Weight decay and momentum reach entries whose gradient is 0.
+                if ask.trainable is not None:
+                    ask.trainable.restore(self.vector, ask.params)
+                network.renew()
+                losses += float(loss.detach())
+                steps += 1
         params = ask.params.like(self.vector.clone())
         metrics = {"loss": losses / max(steps, 1)}
         if ask.score_on is not None:
@@ -130,6 +134,13 @@ class Solver(FlatNetwork):
         return FitResult(
             params, self.task.weigh(ask.data), steps, self._optimizer_state(ask, steps), metrics
         )
+
+    def _frozen(self, ask: Fit) -> list[Tensor]:
+        """Return the tensors of the network of which no entry trains in this fit."""
+        if ask.trainable is None:
+            return []
+        bits = self._views(ask.trainable.bits)
+        return [p for p, keep in zip(self.parameters, bits, strict=True) if not keep.any()]
 
     def _adjuster(self, ask: Fit) -> Callable[[list[Tensor]], list[Tensor]]:
         if ask.anchor is not None and self.scratch is None:
