@@ -17,11 +17,11 @@ from vergence.experiment.registry import find, names
 
 NAMES = """
     Aggregate BuiltInPython ClientContext ClientId Comparison ConfigError Conversation DataError
-    Dataset EarlyStopping Experiment Exposure Federation Global Layers LocalTraining Mask Message
-    Method Model NoState Objective OptimizerState Params PartialRun Participation Plan Privacy Reply
-    RoundReport Run Samples Share SharedRows Splits StateError Task Tree UntrustedCode VergenceError
-    __version__ aggregate attacks average_batch_norm collect compare compute data explain fit
-    freeze_batch_norm group_norm load_experiment methods metrics models open_run
+    Dataset EarlyStopping Experiment Exposure Federation Global KernelHead Layers LocalTraining Mask
+    Message Method Model NoState Objective OptimizerState Params PartialRun Participation Plan
+    Privacy Reply RoundReport Run Samples Share SharedRows Splits StateError Task Tree UntrustedCode
+    VergenceError __version__ aggregate attacks average_batch_norm collect compare compute data
+    explain fit freeze_batch_norm group_norm load_experiment methods metrics models open_run
     personalize_batch_norm privacy reply run_experiment task_from tasks train train_all
 """
 SECONDS = 0.3

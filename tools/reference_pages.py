@@ -40,6 +40,7 @@ GROUPS = {
     "Data": "Federation Dataset Samples SharedRows Splits ClientId",
     "Tasks and networks": (
         "Task Model task_from average_batch_norm freeze_batch_norm group_norm "
+        "KernelHead "
         "personalize_batch_norm"
     ),
     "Write a method": (

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         personalize_batch_norm,
     )
     from vergence.core.layers.group_norm import group_norm
+    from vergence.core.layers.kernel_head import KernelHead
     from vergence.core.local_training import LocalTraining, OptimizerState
     from vergence.core.masks import Mask
     from vergence.core.messages import Message, Reply, reply
@@ -73,6 +74,7 @@ _HOMES = {
     "Exposure": "core.method:Exposure",
     "Federation": "core.federation",
     "Global": "core.method",
+    "KernelHead": "core.layers.kernel_head:KernelHead",
     "Layers": "core.method",
     "LocalTraining": "core.local_training:LocalTraining",
     "Objective": "core.objectives:Objective",
@@ -134,6 +136,7 @@ __all__ = [
     "Exposure",
     "Federation",
     "Global",
+    "KernelHead",
     "Layers",
     "LocalTraining",
     "Mask",

@@ -24,6 +24,7 @@ REFUSING = {
     **dict.fromkeys(("split", "splitfed", "splitfed_v2", "splitfed_u"), "more than once"),
     **dict.fromkeys(("local_loss_split", "smashed_average"), "more than once"),
     **dict.fromkeys(("pe_zsl", "sg_zsl"), "means and variances are nobody's"),
+    "fedridge": "the body does not train",
     "ap_fl": "every batch of made-up samples would count",
 }
 STEPS = {

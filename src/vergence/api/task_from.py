@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from vergence.api.augmentation import Transform, augmented
 from vergence.api.function_digest import behaviour_digest, qualified_name
@@ -295,6 +296,13 @@ class FunctionTask(Task):
         if target.is_floating_point() or target.ndim != 1:
             return super().class_of(batch)
         return target
+
+    def targets(self, batch: Batch, outputs: int) -> Tensor:
+        """Return the target column as rows of floats; of classes, 1 for the class and else 0."""
+        target = self._column(batch, self.target)
+        if target.is_floating_point():
+            return target.reshape(len(target), -1)
+        return one_hot(self.class_of(batch).long(), outputs).float()
 
     def metrics(self, outputs: Tensor, samples: Samples) -> dict[str, float]:
         """Return metric -> value over all samples."""

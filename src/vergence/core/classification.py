@@ -29,6 +29,10 @@ class ClassificationTask(Task):
         """Return the label column: the class of every sample, int64 `[n]`."""
         return batch[self.labels[0]]
 
+    def targets(self, batch: Batch, outputs: int) -> Tensor:
+        """Return 1 for the sample's class and 0 for the others, float32 `[n, outputs]`."""
+        return functional.one_hot(self.class_of(batch), outputs).float()
+
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return a batch whose label column is `classes`; `noise` is not used."""
         return {self.labels[0]: classes}

@@ -260,6 +260,10 @@ class Task(NamedOptions, ABC):
             )
         return body, top
 
+    def head_layer(self) -> str:
+        """Return the name of the first layer of the head; "" if the network is this layer."""
+        return _parts(self.network)[3]
+
     def linear_head(self) -> str:
         """Return the name of the linear layer that is the head; "" if the network is this layer.
 
@@ -322,6 +326,19 @@ class Task(NamedOptions, ABC):
             ConfigError: this task has no classes.
         """
         raise ConfigError(f"task '{registry_name(self)}' has no classes, which this method needs")
+
+    def targets(self, batch: Batch, outputs: int) -> Tensor:
+        """Return what least squares fits the outputs to, `[batch, outputs]`.
+
+        The method `FedRidge` calls this. `outputs` is the length of the network's output.
+
+        Raises:
+            ConfigError: this task has no such targets.
+        """
+        raise ConfigError(
+            f"task '{registry_name(self)}' has no targets for least squares, which this method "
+            "needs"
+        )
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes that `class_of` distinguishes, in their order.

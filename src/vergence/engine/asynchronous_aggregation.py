@@ -172,6 +172,11 @@ class Delivery:
                 f"its updates of {' and '.join(trees)} belong together, and clients keep what the "
                 "server must add up in full; scaled by their age, the two drift apart"
             )
+        if values := [tree for tree in trees if method.tree(tree).kind == "values"]:
+            return (
+                f"its clients send {values[0]} in place of updates, and those of one client would "
+                "replace what the others sent before"
+            )
         message = asked.to.get(client)
         offered = method.offer(server, client) if message is None else message.trees
         sent = {**asked.like, **offered}

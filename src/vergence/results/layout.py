@@ -108,6 +108,7 @@ METHOD_NAMES = {
     "splitfed_u": "SplitFed U-shape",
     "local_loss_split": "local-loss split",
     "lg_fedavg": "LG-FedAvg",
+    "fedridge": "FedRidge",
     "fedbn": "FedBN",
     "ditto": "Ditto",
     "fedala": "FedALA",

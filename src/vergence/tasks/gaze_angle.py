@@ -75,9 +75,7 @@ class GazeAngle(PriorTask):
     correction: AngleCorrection = AngleCorrection()
 
     classes: ClassVar[int] = 16
-    input_columns: ClassVar[tuple[str, ...]] = ("image", "pose")
     labels: ClassVar[tuple[str, ...]] = ("gaze",)
-    side_inputs: ClassVar[tuple[str, ...]] = ("pose",)
     headline: ClassVar[str] = "angle_error_deg"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"angle_error_deg", "pitch_error_deg", "yaw_error_deg"}
@@ -90,6 +88,16 @@ class GazeAngle(PriorTask):
                 "gaze_angle: personal_prior = 'auto' is not for angles with a correction; "
                 "set personal_prior to a number, or leave task.correction out"
             )
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The columns that the network reads: image, head pose, and the eye's side if it asks."""
+        return ("image", *self.side_inputs)
+
+    @property
+    def side_inputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The columns that enter the network beside the image."""
+        return ("pose", "side") if getattr(self.network, "side", False) else ("pose",)
 
     def forward(self, module: nn.Module, batch: Batch) -> Angles:
         """Return (pitch, yaw) in radians; `image` is uint8 [B, 1, H, W], `pose` [B, 2] radians.
@@ -163,7 +171,7 @@ class GazeAngle(PriorTask):
         prior = whole_prior(owner.test) if known else torch.stack([CENTRE, SPREAD])
         return with_one_prior(samples, prior)
 
-    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor]]:
+    def inputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the images with pixels of mean 0 and scale 1, and the head poses.
 
         Raises:
@@ -189,11 +197,12 @@ class GazeAngle(PriorTask):
             )
         return self._pixels(batch)
 
-    def _pixels(self, batch: Batch) -> tuple[Tensor, tuple[Tensor]]:
+    def _pixels(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
         image = batch["image"]
         if image.dtype != torch.uint8:
             raise ConfigError(f"gaze_angle: images are {image.dtype}; give uint8, 0 to 255")
-        return (image.float() - 255 * MEAN) / (255 * DEVIATION), (batch["pose"].float(),)
+        side_inputs = tuple(batch[name].float() for name in self.side_inputs)
+        return (image.float() - 255 * MEAN) / (255 * DEVIATION), side_inputs
 
     def loss(self, output: Angles, batch: Batch) -> Float[Tensor, ""]:
         """Return the mean loss over the batch."""
@@ -203,6 +212,10 @@ class GazeAngle(PriorTask):
         if self.criterion == "mse":
             return ((output - gaze) ** 2).mean()
         return torch.deg2rad(angular_error_deg(output, gaze)).mean()
+
+    def targets(self, batch: Batch, outputs: int) -> Tensor:
+        """Return the gaze angles in radians, `[batch, 2]`."""
+        return batch["gaze"]
 
     def class_of(self, batch: Batch) -> Tensor:
         """Return the cell of a 4 x 4 grid of gaze angles, 0 to 15."""

@@ -37,6 +37,10 @@ class ToyTask(Task):
         """Return x; there are no side inputs."""
         return batch["x"], ()
 
+    def targets(self, batch: Batch, outputs: int) -> Tensor:
+        """Return y, `[batch, 1]`."""
+        return batch["y"].unsqueeze(1)
+
     def class_of(self, batch: Batch) -> Tensor:
         """Return 1 where y is above zero, else 0."""
         return (batch["y"] > 0).long()

@@ -1,0 +1,67 @@
+"""Ridge regression in closed form: from sums over clients, and by kernels with leave-one-out.
+
+Used by `methods.fedridge`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PENALTIES = torch.logspace(-3, 2, 21, dtype=torch.float64)
+"""Penalties among which leave-one-out chooses, in units of the kernel."""
+
+
+def solve_products(among: Tensor, with_targets: Tensor, penalty: float) -> Tensor:
+    """Return ridge regression's coefficients from means of products of samples.
+
+    Args:
+        among: mean of v v^T over the samples, `[d + 1, d + 1]`, for rows v that end with a 1.
+        with_targets: mean of v y^T, `[d + 1, outputs]`.
+        penalty: weight of the squared coefficients beside the mean squared error, in units of the
+            mean squared length of the features. The last row, the intercept, is not penalised.
+
+    Returns:
+        Coefficients `[d + 1, outputs]`. If `among` is not positive semidefinite, because noise was
+        added, its negative eigenvalues count as zero.
+    """
+    scale = among.diagonal()[:-1].clamp(min=0).sum()
+    penalties = torch.full_like(among.diagonal(), float(penalty * scale))
+    penalties[-1] = 0
+    whole = among + penalties.diag()
+    factor, failed = torch.linalg.cholesky_ex(whole)
+    if not failed:
+        return torch.cholesky_solve(with_targets, factor)
+    values, vectors = torch.linalg.eigh(among)
+    whole = vectors @ (values.clamp(min=0)[:, None] * vectors.T) + penalties.diag()
+    return torch.linalg.lstsq(whole, with_targets).solution
+
+
+def kernel_ridge(kernel: Tensor, targets: Tensor) -> tuple[Tensor, float]:
+    """Return kernel ridge regression's coefficients, penalty chosen by leave-one-out.
+
+    The prediction for a sample is the product of its kernel row with the coefficients. The
+    leave-one-out errors have a closed form, e_i = c_i / (K + penalty I)^-1_ii. If no penalty has a
+    smaller mean squared error than predicting zero, the coefficients are zero.
+
+    Args:
+        kernel: products of the samples, `[n, n]`, float64.
+        targets: `[n, outputs]`, float64.
+
+    Returns:
+        The coefficients `[n, outputs]` and the mean squared leave-one-out error, per output.
+
+    Source: Allen 1974, Equation 2.5; Rasmussen and Williams, "Gaussian processes for machine
+    learning", MIT Press 2006, Equations 5.10 to 5.12.
+    """
+    values, vectors = torch.linalg.eigh(kernel)
+    within = vectors.T @ targets
+    best, smallest = torch.zeros_like(targets), float(targets.square().mean())
+    for penalty in PENALTIES:
+        shrunk = 1 / (values.clamp(min=0) + penalty)
+        coefficients = vectors @ (shrunk[:, None] * within)
+        errors = coefficients / (vectors.square() @ shrunk)[:, None]
+        error = float(errors.square().mean())
+        if error < smallest:
+            best, smallest = coefficients, error
+    return best, smallest

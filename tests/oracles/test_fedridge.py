@@ -1,0 +1,208 @@
+"""FedRidge beside ridge regression on the pooled samples, and leave-one-out beside leaving out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vergence as vg
+from tests.scripts import summed, taught
+from vergence.core.client import ClientContext
+from vergence.core.data import Samples
+from vergence.core.layers.kernel_head import KernelHead, gaussian
+from vergence.core.messages import Message
+from vergence.core.randomness import RandomStream
+from vergence.core.task import Model
+from vergence.methods.fedridge import FedRidge, RidgeModel
+from vergence.tasks.toy import ToyTask
+from vergence.training.ridge import PENALTIES, kernel_ridge, solve_products
+
+SIZES = (3, 9, 20)
+INPUTS = 5
+
+
+@dataclass(frozen=True)
+class Kernel(Model):
+    """A kernel head on x, with room for ten own samples."""
+
+    own_centres: int = 10
+
+    def build(self) -> nn.Module:
+        return KernelHead(INPUTS, 1, features=8, own_centres=self.own_centres)
+
+
+@dataclass(frozen=True)
+class Body(Model):
+    """A hidden layer that stays as it starts, and a linear head."""
+
+    def build(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(INPUTS, 7), nn.Tanh(), nn.Linear(7, 1))
+
+
+TASKS = {"kernel head": ToyTask(Kernel()), "linear head": ToyTask(Body(), seed=3)}
+
+
+def person(n: int, seed: int) -> Samples:
+    """Return n samples of a person whose y is a bent function of x, with an offset of their own."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, INPUTS, generator=draw)
+    return Samples({"x": x, "y": x[:, 0].sin() + x[:, 1] * x[:, 2] + 5.0 * seed})
+
+
+PEOPLE = tuple(person(n, k) for k, n in enumerate(SIZES))
+
+
+@torch.no_grad()
+def features_of(task: ToyTask, x: Tensor) -> Tensor:
+    """Return the factors of the head's weight, float64."""
+    module = task.module()
+    if isinstance(module, KernelHead):
+        return module.features(x).double()
+    assert isinstance(module, nn.Sequential)
+    return module[:2](x).double()
+
+
+def one_round(method: FedRidge, task: ToyTask) -> RidgeModel:
+    """Return the server's state after a round of the three people."""
+    server = method.server(task)
+    offered = method.offer(server, "a")
+    state = method.client(task)
+    sealed = [taught(method, task, state, offered, samples)[1] for samples in PEOPLE]
+    return summed(method, server, sealed, {"products": sealed[0].trees["products"].total})
+
+
+@pytest.mark.parametrize("weights", ["samples", "equal"])
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_the_sum_gives_the_pooled_solution(
+    task: ToyTask, weights: Literal["samples", "equal"]
+) -> None:
+    """Augmented least squares on all 32 samples, rows weighted; the intercept is not penalised."""
+    server = one_round(FedRidge(ridge=2.0, weights=weights), task)
+    z = torch.cat([features_of(task, s.columns["x"]) for s in PEOPLE]).numpy()
+    y = torch.cat([s.columns["y"] for s in PEOPLE]).double().numpy()
+    counts = np.repeat([1.0 if weights == "samples" else 1 / n for n in SIZES], SIZES)
+    mean_square = np.average((z**2).sum(1), weights=counts)
+    rows = np.sqrt(counts)[:, None] * np.hstack([z, np.ones((len(z), 1))])
+    penalty = np.sqrt(2.0 * mean_square) * np.eye(z.shape[1], z.shape[1] + 1)
+    solution = np.linalg.lstsq(
+        np.vstack([rows, penalty]), np.hstack([np.sqrt(counts) * y, np.zeros(z.shape[1])])
+    )[0]
+    name = f"{server.head}." if server.head else ""
+    computed = torch.cat([server.model[f"{name}weight"][0], server.model[f"{name}bias"]])
+    assert np.allclose(computed.numpy(), solution, atol=2e-4)
+    # The body is the one that everybody started from.
+    rest = [n for n in server.model if n not in (f"{name}weight", f"{name}bias")]
+    assert all(torch.equal(server.model[n], task.init()[n]) for n in rest)
+
+
+def test_leave_one_out_is_what_leaving_out_gives() -> None:
+    x = person(12, 5).columns["x"].double()
+    targets = torch.randn(12, 2, generator=torch.Generator().manual_seed(1)).double() + x[:, :2]
+    kernel = gaussian(x, x, 0.3) + 1
+    errors = {}
+    for penalty in PENALTIES.tolist():
+        left_out = []
+        for i in range(12):
+            rest = [j for j in range(12) if j != i]
+            inner = kernel[rest][:, rest] + penalty * torch.eye(11)
+            left_out.append(targets[i] - kernel[i, rest] @ torch.linalg.solve(inner, targets[rest]))
+        errors[penalty] = float(torch.stack(left_out).square().mean())
+    best = min(errors, key=errors.__getitem__)
+    coefficients, error = kernel_ridge(kernel, targets)
+    assert error == pytest.approx(errors[best], rel=1e-9)
+    expected = torch.linalg.solve(kernel + best * torch.eye(12), targets)
+    assert torch.allclose(coefficients, expected, rtol=1e-8)
+
+
+def test_no_own_part_where_leave_one_out_finds_no_gain() -> None:
+    """Signs that alternate along a line: neither their mean nor a neighbour's sign helps."""
+    x = torch.arange(8.0).double()[:, None]
+    signs = torch.tensor([1.0, -1.0] * 4).double()[:, None]
+    coefficients, error = kernel_ridge(gaussian(x, x, 0.1) + 1, signs)
+    assert torch.equal(coefficients, torch.zeros(8, 1).double())
+    assert error == 1.0
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_the_own_part_is_added_to_the_common_one(task: ToyTask) -> None:
+    """Predictions of the person's network, against the formula on the person's residuals."""
+    method = FedRidge(ridge=2.0)
+    server = one_round(method, task)
+    offered = method.offer(server, "a")
+    own, new = PEOPLE[1], person(6, 9)
+    state, sealed = taught(method, task, method.client(task), offered, own, verb="tune")
+    assert not sealed.trees
+    assert not sealed.metrics
+    name = f"{server.head}." if server.head else ""
+    weight, bias = (server.model[f"{name}{part}"].double() for part in ("weight", "bias"))
+    x, fresh = own.columns["x"], new.columns["x"]
+    residuals = own.columns["y"].double()[:, None] - features_of(task, x) @ weight.T - bias
+    if task is TASKS["kernel head"]:
+        inner, across = (gaussian(a.double(), x.double(), 2.0) for a in (x, fresh))
+    else:
+        z, scale = features_of(task, x), features_of(task, x).square().sum(1).mean()
+        inner, across = (features_of(task, a) @ z.T / scale for a in (x, fresh))
+    coefficients, _ = kernel_ridge(inner + 1, residuals)
+    assert bool(coefficients.any())
+    expected = features_of(task, fresh) @ weight.T + bias + (across + 1) @ coefficients
+    site = ClientContext("a", own, own, task, 1, RandomStream("test"))
+    module = task.module()
+    params = method.model_on(state, Message("predict", offered), site)
+    with torch.no_grad():
+        for entry, parameter in module.named_parameters():
+            parameter.copy_(params[entry])
+        computed = module(fresh).double()
+    assert torch.allclose(computed, expected, atol=1e-4)
+
+
+def test_of_more_samples_than_centres_some_are_used() -> None:
+    task = replace(TASKS["kernel head"], network=Kernel(own_centres=4))
+    method = FedRidge()
+    offered = method.offer(one_round(method, task), "a")
+    state, _ = taught(method, task, method.client(task), offered, PEOPLE[2], verb="tune")
+    centres = state.params["centres"]
+    rows = {tuple(row) for row in PEOPLE[2].columns["x"].tolist()}
+    assert {tuple(row) for row in centres.tolist()} <= rows
+    assert len({tuple(row) for row in centres.tolist()}) == 4
+
+
+def test_a_matrix_with_noise_still_has_a_solution() -> None:
+    """Noise as large as the matrix: the penalty alone bounds the solution."""
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.randn(9, 9, generator=draw, dtype=torch.float64)
+    among = torch.eye(9).double() + noise + noise.T
+    assert float(torch.linalg.eigvalsh(among)[0]) < 0
+    solution = solve_products(among, torch.ones(9, 1).double(), 0.1)
+    assert bool(solution.isfinite().all())
+
+
+@dataclass(frozen=True)
+class NoBias(Model):
+    """A head that the closed form has no intercept for."""
+
+    def build(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(INPUTS, 3), nn.Linear(3, 1, bias=False))
+
+
+@dataclass(frozen=True)
+class TwoOutputs(Model):
+    """A head with two outputs for a task with one target."""
+
+    def build(self) -> nn.Module:
+        return KernelHead(INPUTS, 2, features=4)
+
+
+def test_what_has_no_closed_form_is_refused() -> None:
+    with pytest.raises(vg.ConfigError, match=r"the head 1 has no bias; use nn\.Linear"):
+        FedRidge().check(ToyTask(NoBias()))
+    with pytest.raises(vg.ConfigError, match="even number of features"):
+        KernelHead(3, 1, features=7)
+    task = ToyTask(TwoOutputs())
+    offered = FedRidge().offer(FedRidge().server(task), "a")
+    with pytest.raises(vg.ConfigError, match=r"targets of a are \[3, 1\], and the head returns"):
+        taught(FedRidge(), task, FedRidge().client(task), offered, PEOPLE[0])
