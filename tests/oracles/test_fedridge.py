@@ -20,7 +20,7 @@ from vergence.core.randomness import RandomStream
 from vergence.core.task import Model
 from vergence.methods.fedridge import FedRidge, RidgeModel
 from vergence.tasks.toy import ToyTask
-from vergence.training.ridge import PENALTIES, kernel_ridge, solve_products
+from vergence.training.ridge import PENALTIES, alone, kernel_ridge, solve_products
 
 SIZES = (3, 9, 20)
 INPUTS = 5
@@ -206,3 +206,23 @@ def test_what_has_no_closed_form_is_refused() -> None:
     offered = FedRidge().offer(FedRidge().server(task), "a")
     with pytest.raises(vg.ConfigError, match=r"targets of a are \[3, 1\], and the head returns"):
         taught(FedRidge(), task, FedRidge().client(task), offered, PEOPLE[0])
+
+
+def test_the_baseline_alone_is_kernel_ridge_on_the_centred_targets() -> None:
+    """Against the dual formula, sample by sample; far from all samples it gives their mean."""
+    own, new = person(9, 1), person(4, 2)
+    x, y, fresh = own.columns["x"].double(), own.columns["y"].double()[:, None], new.columns["x"]
+    kernel = torch.exp(-2.0 * torch.cdist(x, x) ** 2) + 0.1 * torch.eye(9)
+    across = torch.exp(-2.0 * torch.cdist(fresh.double(), x) ** 2)
+    expected = y.mean() + across @ torch.linalg.inv(kernel) @ (y - y.mean())
+    assert torch.allclose(alone(x, y, fresh), expected, atol=1e-8)
+    assert alone(x, y, fresh + 100).flatten().tolist() == pytest.approx([float(y.mean())] * 4)
+
+
+def test_of_many_samples_the_baseline_takes_evenly_spaced_ones(monkeypatch) -> None:
+    monkeypatch.setattr("vergence.training.ridge.MOST", 5)
+    x, y = torch.arange(9.0)[:, None], torch.zeros(9, 1)
+    y[1] = 9.0
+    # The second sample is left out of the kernel, and is in the mean.
+    assert float(alone(x, y, x[1:2])) < 1.0
+    assert float(alone(x * 10, y, torch.tensor([[1e3]]))) == pytest.approx(1.0)

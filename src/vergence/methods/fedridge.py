@@ -55,6 +55,8 @@ class FedRidge(Method[RidgeModel, Layers]):
 
     Args:
         ridge: penalty of the common part; 1 weighs as much as one sample.
+        common: fit the common part; otherwise clients send nothing, and each has its own part
+            alone, which is the baseline that needs no federation.
         own_part: fit each client's residuals after the last round; otherwise everybody predicts
             with the common part.
         weights: clients count by their samples (n_k), or equally (n_k = 1).
@@ -65,6 +67,7 @@ class FedRidge(Method[RidgeModel, Layers]):
     """
 
     ridge: Annotated[float, Gt(0)] = 1.0
+    common: bool = True
     own_part: bool = True
     weights: Literal["samples", "equal"] = "samples"
 
@@ -101,6 +104,8 @@ class FedRidge(Method[RidgeModel, Layers]):
 
     def round(self, s: RidgeModel, cohort: Sequence[ClientId]) -> Conversation[RidgeModel]:
         """Sum the cohort's products, and solve for the head."""
+        if not self.common:
+            return s
         outputs, inputs = s.model[within(s.head, "weight")].shape
         shapes = Params.named(
             among=torch.zeros((inputs + 1) * (inputs + 2) // 2),

@@ -73,6 +73,19 @@ class KernelEyeNet(nn.Module):
                 f"kernel_eye was made for images {list(self.image)}, got {list(image.shape[1:])}; "
                 "set model.image to their channels, height and width"
             )
-        pixels = standardized(image).flatten(1)
-        sides = [SIDE * column.reshape(-1, 1) for column in side]
-        return self.head(torch.cat([pixels / pixels.shape[1] ** 0.5, pose, *sides], 1))
+        return self.head(eye_inputs(image, pose, *side))
+
+
+def eye_inputs(image: Tensor, pose: Tensor, *side: Tensor) -> Tensor:
+    """Return the numbers of which kernels measure the distance, `[n, pixels + 2 or 3]`.
+
+    `tasks.gaze_angle` calls this for its baseline alone.
+
+    Args:
+        image: images `[n, channels, height, width]`.
+        pose: head pitch and yaw in radians, `[n, 2]`.
+        side: 0 for a left and 1 for a right eye, `[n]`; may be left out.
+    """
+    pixels = standardized(image).flatten(1)
+    sides = [SIDE * column.reshape(-1, 1) for column in side]
+    return torch.cat([pixels / pixels.shape[1] ** 0.5, pose, *sides], 1)

@@ -41,6 +41,12 @@ REFERENCES = {
 
 A reference is made of what other people did when they were shown the same input.
 """
+ALONE = {
+    "kernel ridge alone": (
+        "kernel ridge regression of each person's own samples alone, in closed form"
+    ),
+}
+"""Name in priors.csv -> description of a learner that needs neither steps nor other people."""
 NO_GUESS = "an upper reference, not a guess"
 
 
@@ -50,12 +56,14 @@ def plain(name: str) -> str:
 
 
 def kind(name: str) -> str:
-    """Return the tag of a baseline's row in tables: `reference` or `prior`.
+    """Return the tag of a baseline's row in tables: `reference`, `alone` or `prior`.
 
-    A reference is made of what other people did when they were shown the same input. A prior is a
-    guess.
+    A reference is made of what other people did when they were shown the same input. `alone` is a
+    learner of a person's own samples in closed form. A prior is a guess.
     """
-    return "reference" if plain(name) in REFERENCES else "prior"
+    if plain(name) in REFERENCES:
+        return "reference"
+    return "alone" if plain(name) in ALONE else "prior"
 
 
 def description(name: str) -> str:
@@ -63,7 +71,7 @@ def description(name: str) -> str:
     name = plain(name)
     if name in REFERENCES:
         return f"{REFERENCES[name]} ({NO_GUESS})"
-    return GUESSES.get(name, name)
+    return {**GUESSES, **ALONE}.get(name, name)
 
 
 def means(study: StudyResults, metric: str) -> dict[str, float]:
@@ -93,6 +101,25 @@ def baseline_sentence(study: StudyResults, metric: str) -> str:
     places = digits(by_name.values())
     best = "the best guess, " if guesses else ""
     return f"Without any training: {best}{_in_words({n: by_name[n] for n in rows}, places)}."
+
+
+def alone_sentence(study: StudyResults, metric: str) -> str:
+    """Return the sentence on methods that do not beat the best learner alone, by their means.
+
+    `vergence compare` prints it. It is "" if no such learner was measured.
+    """
+    by_name = {name: value for name, value in means(study, metric).items() if kind(name) == "alone"}
+    if not by_name:
+        return ""
+    sign = -1 if metric in study.lower_is_better else 1
+    name = max(by_name, key=lambda each: sign * by_name[each])
+    rows = {run.title: run.estimates[metric].mean for run in study.runs if metric in run.estimates}
+    worse = [title for title, mean in rows.items() if sign * mean <= sign * by_name[name]]
+    places = digits([by_name[name]])
+    text = f"Without federation: {description(name)}, has {number(by_name[name], places)}"
+    if not worse:
+        return f"{text}; every method here is better."
+    return f"{text}, and is not beaten by {', '.join(worse)}."
 
 
 def _in_words(by_name: Mapping[str, float], places: int) -> str:

@@ -204,7 +204,7 @@ def best_mean(study: StudyResults, metric: str) -> list[str]:
     baseline = baselines.baseline_sentence(study, metric)
     return [
         f"{text}{spread if math.isfinite(e.lo) else ''}.",
-        *([baseline] if baseline else []),
+        *filter(None, [baseline, baselines.alone_sentence(study, metric)]),
         *training_notes(study, metric),
     ]
 

@@ -14,7 +14,7 @@ from annotated_types import Interval
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vergence.core.data import Batch, Samples, Splits
+from vergence.core.data import Batch, Samples, Splits, copy_of
 from vergence.core.federation import Federation
 from vergence.core.options import Share
 from vergence.errors import ConfigError
@@ -28,7 +28,9 @@ from vergence.metrics.personal_priors import (
     with_one_prior,
 )
 from vergence.models.eye_changes import EyeChanges
+from vergence.models.kernel_eye import eye_inputs
 from vergence.tasks.base import PriorTask
+from vergence.training.ridge import alone
 
 MEAN, DEVIATION = 0.5, 0.25
 """Mean and deviation by which pixel values in [0, 1] are scaled."""
@@ -279,10 +281,11 @@ class GazeAngle(PriorTask):
         }
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
-        """Return the metrics of two constants on everybody's test samples, by baseline and person.
+        """Return the metrics of baselines on everybody's test samples, by baseline and person.
 
         `mean gaze` is the mean direction of everybody's training samples, `personal mean` that of
-        a person's own.
+        a person's own. `kernel ridge alone` learns from the person's own training samples, in
+        closed form.
         """
         people = federation.people
         train = {p: s.train.columns["gaze"].double() for p, s in people.items()}
@@ -291,13 +294,25 @@ class GazeAngle(PriorTask):
             "mean gaze": dict.fromkeys(people, everybody),
             "personal mean": {p: mean_direction(gaze) for p, gaze in train.items()},
         }
-        return {
+        scored = federation.scored_people
+        ridge = {"kernel ridge alone": {p: self._alone(s) for p, s in scored.items()}}
+        return ridge | {
             name: {
                 p: self.metrics(constant[p].expand(len(s.test), 2), s.test)
-                for p, s in federation.scored_people.items()
+                for p, s in scored.items()
             }
             for name, constant in constants.items()
         }
+
+    def _alone(self, splits: Splits) -> dict[str, float]:
+        known = [name for name in ("side",) if name in splits.train.columns]
+
+        def inputs(samples: Samples) -> Tensor:
+            image, (pose, *_) = self._pixels(copy_of(samples.columns))
+            return eye_inputs(image, pose, *(samples.columns[name].float() for name in known))
+
+        train, gaze = inputs(splits.train), splits.train.columns["gaze"]
+        return self.metrics(alone(train, gaze, inputs(splits.test)), splits.test)
 
 
 def part_of(own: Float[Tensor, "folds 2 2"], amount: float) -> Float[Tensor, "folds 2 2"]:
