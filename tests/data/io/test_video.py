@@ -84,6 +84,18 @@ def test_a_phone_video_is_shown_upright(tmp_path, matrix, brightest, middle):
         assert bright.max() > 200
 
 
+def test_a_file_cut_anywhere_in_its_index_is_a_data_error(tmp_path):
+    """The index of an mp4 comes last. If it is cut, a stream may be there that has no codec."""
+    whole = write_video(tmp_path / "whole.mp4", np.arange(45) / 30, (32, 16)).read_bytes()
+    cut, said = tmp_path / "cut.mp4", set()
+    for length in range(whole.index(b"moov"), len(whole) - 100, 20):
+        cut.write_bytes(whole[:length])
+        with pytest.raises(DataError) as caught:
+            Video.open(cut)
+        said.add(str(caught.value).replace(str(cut), ""))
+    assert any("no video stream" in line for line in said)
+
+
 def test_a_file_truncated_behind_its_index_is_named(tmp_path):
     """With the index in front (faststart) a cut file opens: the missing frames must be noticed."""
     import av

@@ -89,9 +89,11 @@ class Video(Footage):
             )
         try:
             with av.open(str(path)) as container:
-                if not container.streams.video:
+                # The stream of a header that is cut off may have no codec, and then no width.
+                if not [s for s in container.streams.video if s.codec_context]:
                     raise DataError(
-                        f"{path} has no video stream; give a video file", code="file-unreadable"
+                        f"{path} has no video stream; give a whole video file",
+                        code="file-unreadable",
                     )
                 stream = container.streams.video[0]
                 # Packets without content are flushes of the demuxer and no frames.
