@@ -11,6 +11,7 @@ SPELLINGS = {
     "CIFAR10Unseen": "Cifar10Unseen",
     "EGTEA": "Egtea",
     "EMNIST": "Emnist",
+    "EyeCrowd": "Eyecrowd",
     "FashionMNIST": "FashionMnist",
     "GazeCapture": "Gazecapture",
     "GazeCom": "Gazecom",
@@ -18,6 +19,7 @@ SPELLINGS = {
     "MPIIGaze": "Mpiigaze",
     "MPIIGazeCrops": "MpiigazeCrops",
     "OSIE": "Osie",
+    "PSM": "Psm",
     "XLSA17": "Xlsa17",
 }
 """Public names of classes whose modules spell the same name in another way."""

@@ -11,7 +11,7 @@ from scipy.io import savemat
 
 from tests.conftest import research_data
 from vergence.data.saliency import osie
-from vergence.data.saliency.osie import COLUMNS, SAMPLE, Osie, check, read_fixations
+from vergence.data.saliency.osie import COLUMNS, SAMPLE, Osie, read_fixations
 from vergence.errors import ConfigError, DataError
 
 IDS = np.arange(1001, 1021)
@@ -273,7 +273,7 @@ def test_bad_options_are_named(root, options, error, says):
 
 
 def test_check_says_what_is_missing(root):
-    lines = check(root)
+    lines = Osie().check(root)
     assert [line.ok for line in lines] == [False, False, False, False, False]
     assert (lines[0].actual, lines[0].expected) == ("20", "700")
     assert "github.com/NUS-VIP" in lines[0].hint
@@ -295,7 +295,7 @@ def test_the_original_file_and_the_flat_columns_agree(tmp_path):
 def test_the_whole_set_is_split_as_its_reference_numbers_were():
     """The reference tests the first 140 of permutation(700) of seed 0, in the order of files."""
     folder = research_data("osie")
-    assert all(line.ok for line in check(folder))
+    assert all(line.ok for line in Osie().check(folder))
     federation = Osie(size=(32, 24)).load(str(folder))
     order = np.random.default_rng(0).permutation(700)
     for part, rows in (("test", order[:140]), ("val", order[140:210]), ("train", order[210:])):

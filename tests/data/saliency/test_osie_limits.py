@@ -56,7 +56,7 @@ def test_points_stand_in_time_order_beside_those_of_others():
         "y": np.array([0.9, 0.8, 0.7, 0.6, 0.5]),
     }
     points = osie._points(columns, np.array([5, 6, 7]))
-    assert points.shape == (2, 3, 2, 2)
+    assert points.shape == (15, 3, 2, 2)
     found = {
         (v, i, k): tuple(points[v, i, k].astype(float).round(4).tolist())
         for v, i, k in zip(*np.nonzero(np.isfinite(points[..., 0])), strict=True)
@@ -94,7 +94,7 @@ def test_totals_of_an_archive(tmp_path):
     np.savez(tmp_path / "fixations.npz", **columns, totals=np.array([2, 3, 4]))
     assert osie.read_fixations(tmp_path)[1] == (2, 3, 4)
     np.savez(tmp_path / "fixations.npz", **columns)
-    assert osie.read_fixations(tmp_path)[1] == (osie.IMAGES, osie.VIEWERS, osie.FIXATIONS)
+    assert osie.read_fixations(tmp_path)[1] == (700, 15, 98_321)
     for totals in ([2, 3], [2.0, 3, 4], [[2, 3, 4]]):
         np.savez(tmp_path / "fixations.npz", **columns, totals=np.array(totals))
         with refuses("data", "fixations.npz is of another version"):
