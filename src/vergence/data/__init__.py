@@ -15,6 +15,7 @@ SPELLINGS = {
     "FashionMNIST": "FashionMnist",
     "GazeCapture": "Gazecapture",
     "GazeCom": "Gazecom",
+    "HEVCVideo": "HevcVideo",
     "MPIIFaceGaze": "Mpiifacegaze",
     "MPIIGaze": "Mpiigaze",
     "MPIIGazeCrops": "MpiigazeCrops",

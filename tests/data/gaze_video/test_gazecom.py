@@ -351,26 +351,30 @@ def test_gaze_of_frames_is_that_of_their_time_or_of_a_neighbour(tmp_path):
 def test_windows_of_a_clip_by_hand():
     """Windows of three frames two apart span five: starts 0, 40 and 80 of 100 fit, not 120."""
     own = {7: np.arange(200.0).reshape(100, 2), 3: np.full((100, 2), np.nan)}
-    columns, tracked = Gazecom(window=3, hop=40)._windows(own, 2)
+    columns, tracked = Gazecom(window=3, hop=40)._windows(own, 2, [100] * 8)
     assert columns["frame_ids"][:3].tolist() == [[700, 702, 704], [740, 742, 744], [780, 782, 784]]
     assert columns["scene"].tolist() == [7000, 7040, 7080, 3000, 3040, 3080]
     assert columns["points"][1, :, 0].tolist() == [[80, 81], [84, 85], [88, 89]]
     assert tracked.tolist() == [True] * 3 + [False] * 3
-    columns, _ = Gazecom(window=3, hop=95)._windows(own, 2)
+    columns, _ = Gazecom(window=3, hop=95)._windows(own, 2, [100] * 8)
     assert columns["scene"].tolist() == [7000, 7095, 3000, 3095]
-    columns, _ = Gazecom(window=3, hop=96)._windows(own, 2)
+    columns, _ = Gazecom(window=3, hop=96)._windows(own, 2, [100] * 8)
     assert columns["scene"].tolist() == [7000, 3000]
-    columns, _ = Gazecom(window=4)._windows(own, 5)
+    columns, _ = Gazecom(window=4)._windows(own, 5, [100] * 8)
     assert columns["scene"][:5].tolist() == [7000, 7020, 7040, 7060, 7080]
 
 
 def test_steps_and_spans_at_their_limits():
     assert Gazecom(every_s=0.6)._stride() == 3
-    assert Gazecom(window=100)._stride() == 1
-    assert Gazecom(window=34, every_s=0.6)._stride() == 3
+    Gazecom(window=100)._check_span(1, 100)
+    Gazecom(window=34, every_s=0.6)._check_span(3, 100)
+    for options, stride, said in (
+        ({"window": 101}, 1, r"101 frames\)"),
+        ({"window": 35, "every_s": 0.6}, 3, r"103 frames\)"),
+    ):
+        with pytest.raises(DataError, match=said):
+            Gazecom(**options)._check_span(stride, 100)
     for options, kind, said in (
-        ({"window": 101}, DataError, r"101 frames\)"),
-        ({"window": 35, "every_s": 0.6}, DataError, r"103 frames\)"),
         ({"every_s": 0.3}, ConfigError, "multiple of 0.2 s"),
         ({"every_s": 0.2 + 2e-6}, ConfigError, "multiple"),
         ({"every_s": 0.05}, ConfigError, "multiple"),
