@@ -45,7 +45,7 @@ WAITED: list[float] = []
 FIXTURES: dict[str, float] = {}
 """Seconds of the shared fixtures that a function uses."""
 # Seconds that a function's cases may take in `make test`, and in `make check`.
-QUICK, SLOW = 0.6, 12.0
+QUICK, SLOW = 0.5, 8.0
 if os.environ.get("VERGENCE_MARKS") == "written":
     # Mutants name the tests that notice them, however long these take.
     QUICK = SLOW = float("inf")
