@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conformance.test_averaged_statistics import TASK as NORMED
-from tests.conformance.test_methods import NAMES, build, run, task_of
+from tests.conformance.test_methods import LOCAL, NAMES, build, run, task_of
 from tests.engine.toys import STAMP, mostly_slow, table
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import pack, unpack
@@ -78,6 +78,13 @@ def test_every_method_gives_the_same_bits_elsewhere(name, tmp_path):
     assert there(method, tmp_path).fingerprint == here
     for name_ in ("people.csv", "turns.csv"):
         assert table(tmp_path / "server", name_) == table(tmp_path / "here", name_)
+
+
+def test_balanced_batches_are_the_same_elsewhere(tmp_path):
+    method = replace(build("fedavg"), local=replace(LOCAL, sampler="balanced"))
+    here = run(method, tmp_path / "here", PEOPLE, solver="sequential")[1].fingerprint
+    assert there(method, tmp_path).fingerprint == here
+    assert run(build("fedavg"), tmp_path / "shuffled", PEOPLE)[1].fingerprint != here
 
 
 class Bad(Loop):

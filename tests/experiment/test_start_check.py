@@ -13,6 +13,7 @@ import vergence as vg
 from tests.experiment.made_up import regression, trained
 from vergence.core.federation import Population
 from vergence.data.synthetic.toy import Toy
+from vergence.experiment.schema import check
 from vergence.experiment.validation import check_people
 from vergence.models.linear import Linear
 from vergence.models.small_cnn import SmallCnn
@@ -212,7 +213,9 @@ def test_of_people_made_on_demand_the_first_and_the_last_are_looked_at():
 
     many = vg.Federation("many", Population(10_000, make, "toy"))
     task, batch = ToyTask(Linear()), person.train.take(torch.arange(1))
-    check_people(None, task, many, task.module(), task.forward(task.module(), batch))
+    parts = {"task": {"name": "toy"}, "model": {"name": "linear"}, "federation": {"name": "toy"}}
+    experiment = check({**parts, "methods": ["fedavg"], "local": {"sampler": "balanced"}})
+    check_people(experiment, task, many, task.module(), task.forward(task.module(), batch))
     assert made == [0, 9_999]
 
 

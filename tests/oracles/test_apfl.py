@@ -86,16 +86,15 @@ def test_apfl_ends_of_alpha():
 def test_apfl_two_different_batches_train_both_models_on_the_same_one():
     """One sample of f1 and one of f2, in the order drawn: gradients x and 2 (x - 3)."""
     local, alpha, w, v = replace(PLAIN, batch=1), 0.5, 1.0, 3.0
-    order = [int(b) for b in batches(2, local, RandomStream("test", 0).child("order"))]
+    both = Samples.concatenate([F1, F2])
+    order = [int(b) for b in batches(both, local, RandomStream("test", 0).child("order"), None)]
     slopes = [(lambda x: x), (lambda x: 2 * (x - 3))]
     alpha -= 0.1 * (v - w) * slopes[order[0]](alpha * v + (1 - alpha) * w)
     alpha = min(max(alpha, 0.0), 1.0)
     for number in order:
         mix = alpha * v + (1 - alpha) * w
         w, v = w - 0.1 * slopes[number](w), v - 0.1 * alpha * slopes[number](mix)
-    state, sealed = taught(
-        APFL(local=local), TASK, Mixed(params(3.0), 0.5), RECEIVED, Samples.concatenate([F1, F2])
-    )
+    state, sealed = taught(APFL(local=local), TASK, Mixed(params(3.0), 0.5), RECEIVED, both)
     assert float(state.params.flat) == pytest.approx(v)
     assert float(sealed.trees["model"].total.flat) == pytest.approx(2 * (w - 1))  # two samples
     assert state.alpha == pytest.approx(alpha)

@@ -124,7 +124,7 @@ def plainly(net, data, stream):
     optimizer = torch.optim.SGD(
         net.parameters(), LOCAL.lr, LOCAL.momentum, weight_decay=LOCAL.weight_decay
     )
-    for rows in batches(len(data), LOCAL, stream):
+    for rows in batches(data, LOCAL, stream, None):
         batch = data.take(rows)
         optimizer.zero_grad()
         nn.functional.mse_loss(net(batch["x"]), batch["y"]).backward()

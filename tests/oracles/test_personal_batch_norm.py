@@ -116,7 +116,7 @@ def plainly(ask, stream):
     how = ask.local
     options = {"lr": how.lr, "momentum": how.momentum, "weight_decay": how.weight_decay}
     optimizer = torch.optim.SGD(net.parameters(), **options)
-    for rows in batches(len(ask.data), how, stream):
+    for rows in batches(ask.data, how, stream, None):
         batch = ask.data.take(rows)
         optimizer.zero_grad()
         nn.functional.mse_loss(net(batch["x"]), batch["y"]).backward()

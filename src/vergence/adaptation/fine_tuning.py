@@ -143,8 +143,13 @@ class Adapter:
     def local(self) -> LocalTraining:
         """Local training of the run, with the number of batches and the rate of fine-tuning."""
         own = self.trained.method.local
+        # Of a few labelled samples, draws with replacement would leave some out.
         return replace(
-            own, steps=self.tuning.steps, schedule="constant", lr=self.tuning.lr or own.lr
+            own,
+            steps=self.tuning.steps,
+            schedule="constant",
+            lr=self.tuning.lr or own.lr,
+            sampler="shuffle",
         )
 
     @cached_property
@@ -218,7 +223,12 @@ class Adapter:
         run, data = self.trained, self.labelled.subset(rows)
         local, rounds = run.method.local, run.experiment.plan.rounds
         each = local.steps or local.epochs * math.ceil(len(rows) / local.batch)
-        local = replace(local, steps=min(each * rounds, MOST_STEPS), schedule="constant")
+        local = replace(
+            local,
+            steps=min(each * rounds, MOST_STEPS),
+            schedule="constant",
+            sampler="shuffle",
+        )
         made = run.executor.solver.fit(Fit(run.task.init(), data, local), stream.child("alone"))
         return PersonalModel(made.params)
 

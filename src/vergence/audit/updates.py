@@ -249,7 +249,7 @@ def one_picture_round(
         noise = training_schedule(passes, len(data.people[who].train)).noise(solver)
         solver = replace(solver, noise=noise, epsilon=None)
     plan = replace(plan, privacy=replace(plan.privacy, solver=solver))
-    local = replace(saved.method.local, steps=1, batch=1)
+    local = replace(saved.method.local, steps=1, batch=1, sampler="shuffle")
     return replace(data, people=people), 1, plan, local
 
 

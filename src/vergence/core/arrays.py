@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
+from vergence.core.data import SAMPLING_WEIGHT, checked_weights
 from vergence.core.randomness import RandomStream
-from vergence.errors import ConfigError, DataError, first_line
+from vergence.errors import ConfigError, DataError, first_line, nearest
 
 PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.2, 0.2)
@@ -397,6 +398,7 @@ def split_people(
     missing: Collection[str] = (),
     stratify: str = "",
     min_samples: int = 0,
+    weights: Mapping[str, object] | None = None,
 ) -> tuple[dict[str, dict[str, Columns]], str]:
     """Split each person's samples into the parts "train", "val" and "test".
 
@@ -410,6 +412,8 @@ def split_people(
         stratify: a column of class numbers. Each class is divided among the parts in about the
             proportions `shares`.
         min_samples: people with fewer samples, or training samples, are left out.
+        weights: each person's weights of samples, or of training samples where people come in
+            parts, for draws with replacement; see `weights_by_person`.
 
     Returns:
         The columns by person and part, and one line of text that describes the split.
@@ -426,9 +430,11 @@ def split_people(
             f"person; got {got}"
         )
     samples = {who: people[person] for who, person in as_text(people, "people").items()}
+    chances = weights_by_person(weights, samples)
     if not are_in_parts(samples):
         whole = {p: _checked(data, f"person {p!r}", names, missing) for p, data in samples.items()}
         refuse_empty({person: rows_in(columns) for person, columns in whole.items()})
+        _add_weights({person: {"train": columns} for person, columns in whole.items()}, chances)
         check_alike(whole)
         whole, left_out = _with_enough(whole, whole, min_samples)
         parts, how = _split(whole, shares, shuffle, stratify)
@@ -439,7 +445,46 @@ def split_people(
         p: {part: _checked(data[part], f"person {p!r}, {part}", names, missing) for part in data}
         for p, data in samples.items()
     }
+    _add_weights(parts, chances)
     return _all_parts(parts, min_samples)
+
+
+def weights_by_person(
+    weights: Mapping[str, object] | None, people: Iterable[str]
+) -> dict[str, object]:
+    """Return each person's weights of samples by the person's name; empty if there are none.
+
+    Raises:
+        DataError: they are no mapping, or do not name the same persons as `people`.
+    """
+    if weights is None:
+        return {}
+    names = as_text(weights, "weights") if isinstance(weights, Mapping) else {}
+    if different := sorted(names.keys() ^ set(people)):
+        raise DataError(
+            "weights must be {person: numbers} for the very people of the data, and "
+            f"{different[0]!r} is {'no person' if different[0] in names else 'without weights'}"
+            f"{nearest(different[0], people) if different[0] in names else ''}"
+        )
+    return {who: weights[key] for who, key in names.items()}
+
+
+def _add_weights(
+    people: Mapping[str, Mapping[str, Columns]], weights: Mapping[str, object]
+) -> None:
+    """Add weights of training samples to the columns of each person's parts; others weigh 1.
+
+    Raises:
+        DataError: they are not one usable number for each sample.
+    """
+    for person, numbers in weights.items():
+        for part, columns in people[person].items():
+            where, rows = f"person {person!r}: 'weights'", rows_in(columns)
+            columns[SAMPLING_WEIGHT] = (
+                checked_weights(_tensor(numbers, where), rows, where).float()
+                if part == "train"
+                else torch.ones(rows)
+            )
 
 
 def _all_parts(

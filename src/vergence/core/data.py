@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, DataError
 
 Batch = dict[str, Tensor]
 PICTURES = ("image", "eyes", "frames")
 """Names of columns and banks (`SharedRows`) that hold pictures."""
+SAMPLING_WEIGHT = "sampling_weight"
+"""Name of the column of weights: a sample is drawn in proportion to its weight."""
 FEWEST, LOOKED_AT = 8, 17
 """The search for overlapping windows needs more than 8 samples, and reads only the first 17."""
 
@@ -23,6 +25,27 @@ FEWEST, LOOKED_AT = 8, 17
 def copy_of(batch: Mapping[str, Tensor]) -> Batch:
     """Return copies of the columns, for code that may change columns in place."""
     return {name: column.clone() for name, column in batch.items()}
+
+
+def checked_weights(weights: Tensor, samples: int, where: str) -> Tensor:
+    """Return weights of samples in random draws as float64 `[samples]`, on the CPU.
+
+    `where` names the weights in the error message.
+
+    Raises:
+        DataError: there is not one finite number of at least 0 per sample, or all of them are 0.
+    """
+    bad = (~((weights >= 0) & weights.isfinite())).nonzero()
+    fits = weights.shape == (samples,)
+    if fits and not len(bad) and weights.any():
+        return weights.double().cpu()
+    value = f"{float(weights[bad[0, 0]]):g} in row {int(bad[0, 0])}" if fits and len(bad) else 0
+    raise DataError(
+        f"{where} must be {samples} finite numbers of at least 0, one a sample and not all of them "
+        "0, as a sample is drawn in proportion to its weight; got "
+        f"{value or '0 for every sample' if fits else f'the shape {list(weights.shape)}'}",
+        code="bad-value",
+    )
 
 
 @dataclass(frozen=True)

@@ -224,13 +224,13 @@ class Federation:
         missing: Collection[str] = (),
         name: str = "arrays",
         about: Mapping[str, str] | None = None,
+        weights: Mapping[str, object] | None = None,
     ) -> Federation:
         """Make a federation (people and their data) from arrays in memory.
 
         The first 60 % of a person's rows are for training, the next 20 % for validation, the last
         for test. Rows keep their order because neighbours in a recording are alike: randomly drawn
-        test rows would be almost equal to training rows. Give `shuffle` if the order of the rows
-        has no meaning, or if the rows are sorted by class.
+        test rows would be almost equal to training rows. Give `shuffle` to rows without an order.
 
         Args:
             people: person -> {"x": inputs, "y": targets}: numpy arrays, tensors or lists with a row
@@ -244,16 +244,16 @@ class Federation:
             min_samples: people with fewer samples (training samples, if people have parts) are left
                 out; `about["split"]` says who.
             columns: names for columns that have none.
-            missing: columns in which NaN means "not recorded"; default: NaN is refused in every
-                column.
+            missing: columns in which NaN means "not recorded"; in others NaN is refused.
             name: name of the data, in tables and reports.
             about: texts on the data: `licence`, `citation`, and others for readers of the results.
+            weights: person -> a number for each (training) sample, the column `sampling_weight`:
+                its chance to be drawn by `LocalTraining(sampler="weighted")` is proportional to it.
 
         Raises:
             UserWarning: rows are sorted by a class, which the test rows alone have.
-            DataError: a column holds no numbers, or holds NaN (the message names person, column
-                and row); people have different columns; a person has too few samples; or nobody has
-                test samples.
+            DataError: a column holds no numbers, or NaN; people differ in columns; a person has too
+                few samples; nobody has test samples; or weights are negative, all 0 or too few.
             ConfigError: the shares are not three positive numbers with sum 1.
 
         Examples:
@@ -264,7 +264,7 @@ class Federation:
         """
         missing = frozenset([missing] if isinstance(missing, str) else missing)
         columns_of, how = arrays.split_people(
-            people, columns, split, shuffle, missing, stratify, min_samples
+            people, columns, split, shuffle, missing, stratify, min_samples, weights
         )
         parts = {
             person: Splits(**{part: Samples(own) for part, own in whole.items()})
@@ -307,8 +307,11 @@ class Federation:
                 "some: give this person a 'test' part, or read everybody into memory, lazy=False"
             )
 
+        weights = arrays.weights_by_person(options.pop("weights", None), whole)
+
         def read(person: str) -> Federation:
-            return cls.from_arrays({person: whole[person]}, **options)
+            own = {person: weights[person]} if weights else None
+            return cls.from_arrays({person: whole[person]}, weights=own, **options)
 
         ids, seen = list(names), []
         first = read(ids[0])

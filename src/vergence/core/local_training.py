@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
@@ -15,10 +15,11 @@ from torch.optim import Optimizer
 
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
-from vergence.core.tags import tagged
+from vergence.core.tags import LATER, tagged
 from vergence.errors import ConfigError
 
 Precision = Literal["fp32", "bf16", "half"]
+Sampler = Literal["shuffle", "balanced", "weighted"]
 # float32 has numbers up to 3e38, and these are multiplied with gradients and weights.
 LARGEST = 1e30
 """Largest learning rate and weight decay."""
@@ -46,6 +47,10 @@ class LocalTraining(NamedOptions, label="local"):
             `lr`) or `step` (a tenth after half of the rounds, a hundredth after three quarters);
             from Python also a function of the share of the rounds that are finished, in [0, 1),
             which returns a factor of `lr`.
+        sampler: how batches are drawn. `shuffle`: in a pass every sample comes once. The others
+            draw with replacement, in a pass as many samples as the client has: `balanced` every
+            class of the client with the same probability (for gaze tasks, classes are the cells of
+            a 4 x 4 grid), `weighted` every sample in proportion to its column `sampling_weight`.
     """
 
     epochs: Annotated[int, Ge(1)] = 1
@@ -58,6 +63,7 @@ class LocalTraining(NamedOptions, label="local"):
     weight_decay: Annotated[float, Interval(ge=0, le=LARGEST)] = 1e-4
     clip: Annotated[float, Interval(ge=0, lt=math.inf)] = 5.0
     schedule: Literal["constant", "cosine", "step"] | Callable[[float], object] = "constant"
+    sampler: Sampler = field(default="shuffle", metadata={LATER: True})
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, Optimizer):

@@ -38,8 +38,9 @@ FUNCTIONS = {
     "optimizer": ", or in Python a class of torch.optim, as torch.optim.RMSprop",
     "schedule": ", or in Python a function of the share of rounds that are finished, as lambda "
     "done: 0.9 ** (20 * done)",
+    "sampler": " (weights are given to Federation.from_arrays(..., weights=...))",
 }
-"""What else the options take that are functions, too."""
+"""What else options take that are functions, too, and where objects of PyTorch belong."""
 
 Bounds = tuple[tuple[str, float], ...]
 """Bounds of a number, each a sign and a limit, such as `(">=", 1)`."""

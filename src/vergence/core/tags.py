@@ -15,6 +15,9 @@ from typing import TypeVar
 T = TypeVar("T", bound=type)
 
 _TAG, _FIELDS = "__tag__", "__field_tags__"
+LATER = "later"
+"""Mark, in a field's metadata, of an option that is younger than digests: at its default it is in
+none, so that these stay as they were."""
 
 
 def tagged(name: str, **renamed: str) -> Callable[[T], T]:
@@ -49,7 +52,12 @@ def literal_text(value: object) -> str:
     """Return a value's text for a digest: its `repr`, with the fixed names of dataclasses."""
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
-        shown = {field.name for field in fields(kind) if field.repr}
+        shown = {
+            field.name
+            for field in fields(kind)
+            if field.repr
+            and not (LATER in field.metadata and getattr(value, field.name) == field.default)
+        }
         parts = (
             f"{label}={literal_text(getattr(value, name))}"
             for name, label in field_tags(kind)

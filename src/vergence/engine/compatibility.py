@@ -522,6 +522,18 @@ WITH_METHODS = (
         "an optimiser of one's own in split learning",
         "{name} takes steps batch by batch; use the optimiser sgd, adam or adamw",
     ),
+    Incompatibility(
+        "DP-SGD",
+        "draws with replacement",
+        "privacy.solver draws every batch by chances on which epsilon rests, and local.sampler = "
+        "'{method.local.sampler}' has others; leave out sampler",
+    ),
+    Incompatibility(
+        "noise at the cut",
+        "draws with replacement",
+        "privacy.cut counts that a picture is sent once an epoch, and local.sampler = "
+        "'{method.local.sampler}' may send it more often; leave out sampler",
+    ),
 )
 """Pairs that a plan refuses with some methods."""
 
@@ -678,6 +690,9 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "a private choice of masks": lambda s: s.plan.privacy.mask,
     "a defence at the cut": lambda s: s.plan.privacy.cut,
     "a defence that clients' layers learn": lambda s: isinstance(s.plan.privacy.cut, NoPeekCut),
+    "noise at the cut": lambda s: (
+        s.plan.privacy.cut and not isinstance(s.plan.privacy.cut, NoPeekCut)
+    ),
     "SplitGuard": lambda s: s.plan.privacy.split_guard,
     "a protection of one's own": lambda s: s.plan.privacy.own,
     "a range of smashed data": lambda s: s.plan.privacy.output_range,

@@ -141,6 +141,7 @@ METHODS: Mapping[str, Callable[[Combination], object]] = {
     "layers that never learn": lambda c: isinstance(c.method, Cutting) and c.method.fixed,
     "BatchNorm with averaged statistics": lambda c: c.counted,
     "training samples used in other ways": lambda c: c.unprotected,
+    "draws with replacement": lambda c: c.method.local.sampler != "shuffle",
     "an optimiser of one's own": lambda c: callable(c.method.local.optimizer),
     "an optimiser of one's own in split learning": lambda c: (
         callable(c.method.local.optimizer) and isinstance(c.method, Cutting)

@@ -27,6 +27,7 @@ from vergence.errors import ConfigError, DataError, VergenceError, first_line
 from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
 from vergence.experiment.user_code_errors import report_user_errors
+from vergence.training.batches import sampling_weights
 from vergence.training.pruning import prunable_weights
 
 PATIENCE_S = 0.15
@@ -277,6 +278,9 @@ def check_people(
     for person, splits in federation.people.items():
         for name, part in vars(splits).items():
             _check_targets(task, module, output, part, f"person {person!r}, {name}", fine)
+        with naming(person):
+            for method in experiment.methods.values():
+                sampling_weights(splits.train, method.local, task)
         if (now := time.process_time()) < end:
             # There is no run folder yet, where a traceback could be written.
             with report_user_errors(experiment, Path(), keep=False), naming(person):

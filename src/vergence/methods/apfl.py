@@ -62,8 +62,9 @@ class APFL(AveragingMethod[Mixed]):
         """Train the received model and the client's own side by side, batch by batch."""
         w, v, alpha, loss, count = msg["model"], c.params, c.alpha, 0.0, 0
         of_w = of_v = OptimizerState({}, 0)
-        for rows in batches(len(site.train), self.local, site.rng.child("order")):
-            data, once = site.train.subset(rows), replace(self.local, steps=1, batch=len(rows))
+        all_rows = replace(self.local, steps=1, sampler="shuffle")
+        for rows in batches(site.train, self.local, site.rng.child("order"), site.task):
+            data, once = site.train.subset(rows), replace(all_rows, batch=len(rows))
             mix = alpha * v + (1 - alpha) * w
             # Once a turn, before both models move: the gradient is that of the received model's
             # mix.

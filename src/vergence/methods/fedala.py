@@ -15,7 +15,7 @@ from vergence.core.options import Share
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
-from vergence.training.batches import batches
+from vergence.training.batches import batches, random_subset
 
 
 @tagged("Aggregating")
@@ -90,11 +90,10 @@ class FedALA(AveragingMethod[AdaptiveAggregation]):
         self, own: Params, model: Params, mix: Params, site: ClientContext, number: int
     ) -> Conversation[Params]:
         """Return the mix after one pass over a share of the client's data."""
-        difference, size = (model - own).only(mix), len(site.train)
-        order = torch.randperm(size, generator=site.rng.child("share").torch())
-        data = site.train.subset(order[: max(round(self.share * size), 1)])
-        once = replace(self.local, epochs=1, steps=None)
-        for rows in batches(len(data), once, site.rng.child("mix", number)):
+        difference, size = (model - own).only(mix), max(round(self.share * len(site.train)), 1)
+        data = random_subset(site.train, size, self.local, site.rng.child("share"), site.task)
+        once = replace(self.local, epochs=1, steps=None, sampler="shuffle")
+        for rows in batches(data, once, site.rng.child("mix", number), site.task):
             gradient = yield from compute(
                 mix_models(own, model, mix), data.subset(rows), "gradient"
             )

@@ -102,7 +102,7 @@ class FedDF(UpdateMethod[Student, NoState]):
         """Return the student after it was trained to imitate the teachers."""
         public = yield from proxies()
         sizes = LocalTraining(batch=self.batch, steps=self.steps)
-        row_batches = list(batches(len(public.train), sizes, stream))
+        row_batches = list(batches(public.train, sizes, stream, None))
         # A teacher's output is computed once for each sample that any batch draws, and no other.
         needed, places = torch.cat(row_batches).unique(return_inverse=True)
         with_outputs = yield from self.with_teacher_outputs(teachers, public.train.subset(needed))

@@ -88,8 +88,13 @@ class FedRidge(Method[RidgeModel, Layers]):
     )
 
     def check(self, task: Task) -> None:
-        """Refuse a network whose head is neither one linear layer nor a `KernelHead`."""
+        """Refuse a sampler, and a head that is neither one linear layer nor a `KernelHead`."""
         super().check(task)
+        if self.local.sampler != "shuffle":
+            raise ConfigError(
+                "fedridge solves for all samples at once and draws no batches; leave out "
+                f"local.sampler = '{self.local.sampler}'"
+            )
         head_of(task)
 
     def server(self, task: Task) -> RidgeModel:

@@ -9,7 +9,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.data import Samples
 from vergence.core.layers.averaged_statistics import with_statistics_of
-from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.local_training import LocalTraining, OptimizerState, Sampler
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import AveragingMethod, NoState
 from vergence.core.params import Params
@@ -50,18 +50,20 @@ class PerFedAvg(AveragingMethod[NoState]):
     ) -> Conversation[tuple[NoState, Reply]]:
         """Train the received model w on batch after batch, and send the update."""
         w, optimiser, loss, count = msg["model"], OptimizerState({}, 0), 0.0, 0
-        for rows in batches(len(site.train), self.local, site.rng.child("query")):
+        for rows in batches(site.train, self.local, site.rng.child("query"), site.task):
             support, third = (
-                random_subset(site.train, self.shots, site.rng.child(name, count))
+                random_subset(
+                    site.train, self.shots, self.local, site.rng.child(name, count), site.task
+                )
                 for name in ("support", "curvature")
             )
-            near = yield from self.adapt(w, support, 1)
+            near = yield from self.adapt(w, support, 1, "shuffle")
             query = site.train.subset(rows)
             correction = None
             if self.variant == "hf":
                 correction = yield from self.curvature_correction(w, near, query, third)
             # The gradient is taken at w - alpha grad f; its step is then taken from w.
-            local = replace(self.local, steps=1, batch=len(rows))
+            local = replace(self.local, steps=1, batch=len(rows), sampler="shuffle")
             fitted = yield from fit(near, query, local, optimiser=optimiser, correction=correction)
             w = with_statistics_of(site.task, w + (fitted.params - near), fitted.params)
             optimiser = fitted.optimiser
@@ -86,8 +88,8 @@ class PerFedAvg(AveragingMethod[NoState]):
         behind = yield from compute(w - self.delta * g, third, "gradient")
         return (-self.alpha / (2 * self.delta)) * (ahead - behind)
 
-    def adapt(self, w: Params, data: Samples, steps: int) -> Conversation[Params]:
-        """Take plain steps of rate alpha from w, each on all these samples."""
+    def adapt(self, w: Params, data: Samples, steps: int, sampler: Sampler) -> Conversation[Params]:
+        """Take plain steps of rate alpha from w, each on as many of these samples as there are."""
         # The paper's inner step is plain gradient descent, whatever optimiser `local` names.
         plain = LocalTraining(
             steps=steps,
@@ -97,6 +99,7 @@ class PerFedAvg(AveragingMethod[NoState]):
             momentum=0.0,
             weight_decay=0.0,
             clip=0.0,
+            sampler=sampler,
         )
         fitted = yield from fit(w, data, plain)
         return fitted.params
@@ -105,4 +108,4 @@ class PerFedAvg(AveragingMethod[NoState]):
         """Return the common model after `steps` steps on the client's training data."""
         if not self.steps or not len(site.train):
             return msg["model"]
-        return (yield from self.adapt(msg["model"], site.train, self.steps))
+        return (yield from self.adapt(msg["model"], site.train, self.steps, self.local.sampler))

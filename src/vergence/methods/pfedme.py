@@ -69,8 +69,8 @@ class PFedMe(Method[Global, PFedMeState]):
         w, loss, count = msg["model"], 0.0, 0
         theta = w if c.params is None else c.params
         optimiser = OptimizerState({}, 0)
-        for rows in batches(len(site.train), self.local, site.rng.child("order")):
-            inner = replace(self.local, steps=self.inner_steps, batch=len(rows))
+        for rows in batches(site.train, self.local, site.rng.child("order"), site.task):
+            inner = replace(self.local, steps=self.inner_steps, batch=len(rows), sampler="shuffle")
             fitted = yield from fit(
                 theta, site.train.subset(rows), inner, anchor=(w, self.lamda), optimiser=optimiser
             )

@@ -10,7 +10,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, fit
 from vergence.core.identifiers import ClientId
 from vergence.core.layers.averaged_statistics import with_statistics_of
-from vergence.core.local_training import LocalTraining
+from vergence.core.local_training import LocalTraining, Sampler
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Global, Method, NoState
 from vergence.core.params import Params
@@ -58,23 +58,25 @@ class Reptile(Method[Global, NoState]):
         """Move the received model w in episode after episode, and send the update."""
         w, loss = msg["model"], 0.0
         for number in range(self.episodes):
-            episode = random_subset(site.train, self.shots, site.rng.child("episode", number))
-            fitted = yield from fit(w, episode, self.inner(self.inner_steps))
+            episode = random_subset(
+                site.train, self.shots, self.local, site.rng.child("episode", number), site.task
+            )
+            fitted = yield from fit(w, episode, self.inner(self.inner_steps, "shuffle"))
             moved = w + self.rate * (fitted.params - w)
             w = with_statistics_of(site.task, moved, fitted.params)
             loss += fitted.metrics["loss"] / self.episodes
         weight = site.weight(self.weights)
         return c, reply(model=w - msg["model"], weight=weight, metrics={"loss": loss})
 
-    def inner(self, steps: int) -> LocalTraining:
-        """Return the settings `local` with this number of steps."""
-        return replace(self.local, steps=steps)
+    def inner(self, steps: int, sampler: Sampler) -> LocalTraining:
+        """Return the settings `local` with this number of steps, and this sampler."""
+        return replace(self.local, steps=steps, sampler=sampler)
 
     def model_on(self, c: NoState, msg: Message, site: ClientContext) -> Conversation[Params]:
         """Return the common model after `steps` steps on the client's training data."""
         if not self.steps or not len(site.train):
             return msg["model"]
         # The schedule of a run ends at a hundredth of the rate; adapting takes the whole of it.
-        local = replace(self.inner(self.steps), schedule="constant")
+        local = replace(self.inner(self.steps, self.local.sampler), schedule="constant")
         fitted = yield from fit(msg["model"], site.train, local)
         return fitted.params

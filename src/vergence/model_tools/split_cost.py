@@ -116,7 +116,7 @@ def load_of(federation: Federation, local: LocalTraining) -> Load:
     """
     federation.refuse_many("split-plan")
     dealt = [
-        [len(rows) for rows in batches(len(person.train), local, RandomStream("split-plan"))]
+        [len(rows) for rows in batches(person.train, local, RandomStream("split-plan"), None)]
         for person in federation.people.values()
     ]
     samples, counts = np.mean([(sum(sizes), len(sizes)) for sizes in dealt], axis=0).tolist()

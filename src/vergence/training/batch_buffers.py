@@ -14,6 +14,7 @@ from torch import Tensor
 from vergence.core.data import Batch, Samples
 from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
+from vergence.core.task import Task
 from vergence.training.batches import batches
 
 
@@ -46,9 +47,11 @@ class BatchBuffer:
         local: LocalTraining,
         streams: Sequence[RandomStream],
         room: BufferPool,
+        task: Task,
     ) -> None:
         self.room, self.clients = room, len(data)
-        rows_by_batch = [list(batches(len(data[0]), local, stream)) for stream in streams]
+        pairs = zip(data, streams, strict=True)
+        rows_by_batch = [list(batches(one, local, stream, task)) for one, stream in pairs]
         self.sizes = [len(rows) for rows in rows_by_batch[0]]
         rows = torch.stack([torch.cat(parts) for parts in rows_by_batch]).to(room.device)
         self.columns = {

@@ -164,7 +164,7 @@ class GraphSlot(FlatNetwork):
         """Queue a fit without waiting; return parameters, sum of losses, buffers, and steps."""
         if not len(ask.data):
             raise ConfigError("a client without training samples was asked to train")
-        drawn = list(batches(len(ask.data), ask.local, stream))
+        drawn = list(batches(ask.data, ask.local, stream, self.task))
         sizes = [len(rows) for rows in drawn]
         with self.replay.here(), torch.device(self.device):
             self._load_data(ask.data, torch.cat(drawn))

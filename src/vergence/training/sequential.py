@@ -111,7 +111,7 @@ class Solver(FlatNetwork):
         draw, losses, steps = stream.child("objective").torch(), 0.0, 0
         frozen = self._frozen(ask) if network is self and ask.objective is None else []
         with gradients_off(frozen):
-            for rows in batches(len(ask.data), ask.local, stream):
+            for rows in batches(ask.data, ask.local, stream, self.task):
                 batch = ask.data.take(rows)
                 if ask.objective is None:
                     loss = training_loss(self.task, network.module, batch, self.precision)

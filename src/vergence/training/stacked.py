@@ -132,7 +132,7 @@ class Stacked:
         keep = self._columns(masks) if masks else []
         adjust = self._adjuster(asks, self._trained(blocks), self._trained(keep))
         totals = torch.zeros(clients, dtype=torch.float64, device=self.device)
-        feed = BatchBuffer([a.data for a in asks], local, streams, self.room)
+        feed = BatchBuffer([a.data for a in asks], local, streams, self.room, self.task)
         # Tensors that a task makes on the way (a grid, say) belong where its data are.
         with nullcontext() if self.device.type == "cpu" else self.device:
             for batch in feed:

@@ -40,7 +40,7 @@ def late(ahead):
     front, tail = (piece.module().train() for piece in pieces(SMALL, "conv1"))
     one, other = pieces(SMALL, "conv1")
     train = ALONE.people["p00"].train
-    drawn = list(batches(len(train), PLAIN, rounds_stream("p00").child("batches", 0)))
+    drawn = list(batches(train, PLAIN, rounds_stream("p00").child("batches", 0), None))
     sent = []
 
     def send():
@@ -78,7 +78,7 @@ def known_batches(monkeypatch):
     monkeypatch.setattr(
         "vergence.methods.split.base.nth_batch",
         lambda data, local, site, at: dict(
-            enumerate(batches(len(data), local, rounds_stream(site.id).child("batches", 0)))
+            enumerate(batches(data, local, rounds_stream(site.id).child("batches", 0), None))
         ).get(at),
     )
 

@@ -320,7 +320,7 @@ def nth_batch(data: Samples, local: LocalTraining, site: ClientContext, at: int)
     """
     if site.draw is not None:
         return site.draw(at)
-    for number, rows in enumerate(batches(len(data), local, site.rng.child("batches", 0))):
+    for number, rows in enumerate(batches(data, local, site.rng.child("batches", 0), site.task)):
         # Values that hold NaN or infinity travel as they are, for the guards to refuse.
         if number == at:
             return rows

@@ -68,10 +68,13 @@ class SmashedAverage(Cutting[Blended, ClientFront]):
     setup_verbs: ClassVar[tuple[str, ...]] = ("count",)
 
     def check(self, task: Task) -> None:
-        """Refuse `local.steps`, and a server without layers."""
+        """Refuse `local.steps`, a sampler, and a server without layers."""
         super().check(task)
-        if self.local.steps is not None:
-            raise ConfigError("smashed_average makes whole passes; give local.epochs, not steps")
+        if self.local.steps is not None or self.local.sampler != "shuffle":
+            raise ConfigError(
+                "smashed_average makes whole passes over shuffled samples; give local.epochs, not "
+                "steps, and leave out local.sampler"
+            )
         self.check_tail(task)
 
     def server(self, task: Task) -> Blended:
