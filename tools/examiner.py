@@ -264,15 +264,23 @@ def plain(words: str) -> str:
 
 
 def same_interval(text: str, ends: Sequence[float], signed: bool) -> bool:
-    """True if a printed interval is that of these numbers, or of them in percent."""
+    """True if a printed interval is that of these numbers, or of them in percent.
+
+    Where all gains are within -1 and 1, an interval may be cut there, as that of a share is.
+    """
     found = INTERVAL.match(text)
     if not found:
         return not any(map(math.isfinite, ends[:2]))
     said = [float(each.replace("\u2212", "-")) for each in found.groups()]
     turned = (-ends[1], -ends[0]) if signed else ends[:2]
+    within = max(map(abs, ends[2:]), default=0.0) <= 1
     return any(
-        all(abs(factor * b - a) <= 0.006 for a, b in zip(said, turned, strict=True))
+        all(
+            abs(factor * b - a) <= 0.006
+            for a, b in zip(said, np.clip(turned, -most, most), strict=True)
+        )
         for factor in (1, 100)
+        for most in (math.inf, 1.0 if within else math.inf)
     )
 
 

@@ -29,8 +29,9 @@ from vergence.results.layout import metric_name
 from vergence.results.read import Run, StudyResults
 from vergence_papers.claims import TablePart
 from vergence_papers.figures_zero_shot import embedding
-from vergence_papers.outcome import ReproducedTable, scale, unit
+from vergence_papers.outcome import ReproducedTable, unit
 from vergence_papers.teachers import NOTHING, TEACHER
+from vergence_papers.verdicts import bounds, scale
 
 OWN_DATA = ("within", "paced", "taught")
 """Protocols by which people are judged on their own data, round by round."""
@@ -126,7 +127,7 @@ def _draw_metric(
     metric = outcome.metric(column)
     found = [list(outcome.evidence.scores[label][metric].values()) for label in labels]
     mean = scale(metric) * np.array([np.mean(values) for values in found])
-    ends = scale(metric) * np.array([interval(values) for values in found])
+    ends = scale(metric) * np.array([interval(v, bounds=bounds(metric)) for v in found])
     if band:
         axes.plot(at, mean, "o-", **style)
         axes.fill_between(at, *ends.T, color=style["color"], alpha=0.15, linewidth=0)

@@ -31,9 +31,11 @@ from vergence_papers.verdicts import (
     ClaimVerdict,
     Difference,
     Evidence,
+    bounds,
     gate_of,
     metrics_of,
     printed_on,
+    scale,
     tally,
 )
 
@@ -46,8 +48,6 @@ CLAIMS = (
     *("margin", "within", "everybody", "verdict"),
 )
 """Columns of claims.csv; `gate` is the metric in which rows must have learned."""
-OWNERS = ("T1", "u", "s", "H")
-"""Mean accuracies of classes."""
 EXTREMES = {"best": min, "worst": max}
 NAMES = METHOD_NAMES | {
     "fedpac": "FedPAC",
@@ -137,12 +137,6 @@ class ReproducedTable:
         return math.inf if math.isnan(value) else sign * value
 
 
-def scale(metric: str) -> float:
-    """Return the factor from a score to what is printed: shares are printed as percent."""
-    shares = metric in ("f", *OWNERS) or metric.startswith(("f1", "recall", "precision"))
-    return 100.0 if shares or "accuracy" in metric else 1.0
-
-
 def unit(metric: str) -> str:
     """Return a metric's printed name with its unit."""
     return metric_name(metric) + (" %" if scale(metric) == 100 else "")
@@ -184,7 +178,9 @@ def _row(outcome: ReproducedTable, label: str, columns: Sequence[str], lead: str
         cells.append(number(factor * ours, 2))
         if column in (lead, *outcome.table.spread):
             people = outcome.evidence.scores.get(label, {}).get(metric, {})
-            ends = interval(people.values()) if people else (math.nan, math.nan)
+            ends = (
+                interval(people.values(), bounds=bounds(metric)) if people else (math.nan, math.nan)
+            )
             told = ", ".join(number(factor * end, 2) for end in ends)
             none = "" if label in outcome.evidence.scores else "not run"
             cells.append(f"[{told}]" if people else none)
@@ -366,9 +362,9 @@ def record(outcome: ReproducedTable) -> dict[str, Any]:
 def _ends(outcome: ReproducedTable, label: str) -> dict[str, tuple[float, float]]:
     people = outcome.evidence.scores.get(label, {})
     return {
-        c: interval(people[outcome.metric(c)].values())
+        c: interval(people[m].values(), bounds=bounds(m))
         for c in outcome.columns
-        if c not in EXTREMES and people.get(outcome.metric(c))
+        if c not in EXTREMES and people.get(m := outcome.metric(c))
     }
 
 

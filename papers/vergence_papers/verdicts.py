@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vergence.metrics.intervals import interval
+from vergence.metrics.intervals import CORRELATION, SHARE, Bounds, difference_bounds, interval
 from vergence.metrics.sample_size import MOST, POWER, people_needed
 from vergence.metrics.statistics import ALPHA, tost
 from vergence.results.baselines import kind
@@ -46,6 +46,8 @@ KINDS: Mapping[str, str] = {
 
 
 JUDGED = ("contradicted", "not shown")
+OWNERS = ("T1", "u", "s", "H")
+"""Mean accuracies of classes."""
 
 
 def kind_of(word: str) -> str:
@@ -58,6 +60,21 @@ def kind_of(word: str) -> str:
         KeyError: it is none.
     """
     return KINDS[word.partition(" (")[0]]
+
+
+def scale(metric: str) -> float:
+    """Return the factor from a score to what is printed: shares are printed as percent."""
+    shares = metric in ("f", *OWNERS) or metric.startswith(("f1", "recall", "precision"))
+    return 100.0 if shares or "accuracy" in metric else 1.0
+
+
+def bounds(metric: str) -> Bounds | None:
+    """Return the smallest and largest possible value of a metric; None: it has no bounds."""
+    if scale(metric) == 100:
+        return SHARE
+    if "%" in metric:
+        return 0.0, 100.0
+    return CORRELATION if metric in ("tau", "rho") else None
 
 
 def tally(words: Sequence[str]) -> str:
@@ -340,6 +357,8 @@ def _difference(
         same = unit == "seed" and metric not in COUNTED and np.ptp(values) < TIE
         return (math.nan, math.nan) if same else interval(values)
 
+    lowest, highest = difference_bounds(bounds(metric)) or (-math.inf, math.inf)
+    lo, hi = (float(np.clip(end, lowest, highest)) for end in ends(gain))
     level = abs(float(other.mean()))
     share = float(gain.mean()) / level if level else math.nan
     return Difference(
@@ -348,7 +367,8 @@ def _difference(
         metric,
         float(gain.mean()),
         share,
-        *ends(gain),
+        lo,
+        hi,
         ends(eased),
         int((gain > TIE).sum()),
         len(people),

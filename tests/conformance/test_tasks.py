@@ -1,5 +1,6 @@
 """Every task of the package says which columns it reads, and data without one are told so."""
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -77,17 +78,27 @@ def without(federation, name, parts=("train", "val", "test")):
     return replace(federation, people=people)
 
 
+def check_bounds(task, metrics):
+    """Metrics with bounds are inside them."""
+    for name, (low, high) in {"score": (0, 1), **task.bounds}.items():
+        value = metrics.get(name, low)
+        assert math.isnan(value) or low <= value <= high
+
+
 def used(experiment, federation):
     """Everything that a run asks a task of its data, on the first sample of each part."""
     task = experiment.task(0)
     ready = prepare_data(experiment, task, federation)
-    task.priors(ready)
+    for people in task.priors(ready).values():
+        for metrics in people.values():
+            check_bounds(task, metrics)
+            assert {*task.bounds} <= {*metrics}
     task.personal_baseline(ready)
     for splits in ready.people.values():
         some = splits.test.subset(torch.arange(2))
         with torch.no_grad():
             outputs = task.forward(task.module().eval(), some.take(torch.arange(len(some))))
-        task.metrics(outputs, some)
+        check_bounds(task, task.metrics(outputs, some))
         task.weigh(some)
         if task.by_sample:
             task.per_sample(outputs, some)

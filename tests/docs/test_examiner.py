@@ -165,3 +165,13 @@ def test_no_page_of_results_disagrees_with_its_numbers(capsys):
     assert examiner.main() == 0, capsys.readouterr().err
     told = capsys.readouterr().out
     assert "quickstart.md: agrees" in told
+
+
+@pytest.mark.parametrize(
+    ("gains", "right"), [((-0.9, 0.5, -0.7), True), ((-1.2, 0.5, -0.7), False)]
+)
+def test_an_interval_of_shares_may_be_cut_at_one(gains, right):
+    ends = (-1.0721, 0.3242, *gains)
+    assert examiner.same_interval("[\u2212107.21, 32.42]", ends, False)
+    assert examiner.same_interval("[\u2212100.00, 32.42]", ends, False) is right
+    assert not examiner.same_interval("[\u221290.00, 32.42]", ends, False)

@@ -38,12 +38,12 @@ def both(measure, *parts):
 
 
 CONSUMERS = {
-    "summary": lambda people: summary(people, False),
+    "summary": lambda people: summary(people, False, None),
     "fairness": lambda people: fairness(people, False, {**SCORES, "p1": 0.6}),
     "fairness, alone": lambda people: fairness(THREE, False, people),
     "rounds.csv": lambda people: averages({"P0": {p: {"auc": v} for p, v in people.items()}}),
     "a lab": lambda people: means([{"P0": {"auc": value}} for value in people.values()]),
-    "printed": lambda people: spread(people.values(), 3),
+    "printed": lambda people: spread(people.values(), 3, None),
     "splits": lambda people: spread_of(
         {
             split: SimpleNamespace(scores=lambda _: people, estimates={"auc": 0})
@@ -61,10 +61,10 @@ def test_every_consumer_leaves_out_the_same_person(consumer):
 
 
 def test_the_mean_by_hand():
-    found = summary(SCORES, False)
+    found = summary(SCORES, False, None)
     assert (found["mean"], found["worst"], found["std"]) == pytest.approx((0.7, 0.5, 0.2))
     assert with_number([NAN, NAN]) != [], "nobody has a number: nothing is made up"
-    assert math.isnan(summary({"p0": NAN}, False)["mean"])
+    assert math.isnan(summary({"p0": NAN}, False, None)["mean"])
 
 
 def test_a_trial_of_a_sweep_has_not_failed_for_it(tmp_path):
@@ -106,7 +106,7 @@ def test_a_model_that_broke_has_the_worst_number(spoilt):
 
 def test_a_model_that_broke_is_not_left_out():
     people = {**THREE, "p1": -INF}
-    assert summary(people, False)["mean"] == -INF
+    assert summary(people, False, None)["mean"] == -INF
     assert np.isnan(interval(people.values())).all()
     found = fairness(people, False, {**THREE, "p1": 0.6})
     assert (found.worst_person, found.most_harmed, found.harmed) == ("p1", "p1", 0.25)

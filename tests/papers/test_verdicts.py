@@ -10,7 +10,7 @@ from vergence_papers import command as app
 from vergence_papers.claims import OTHERS, OWN, Claim, Pair, PaperTable
 from vergence_papers.data_sets import COSTS, GROUNDS
 from vergence_papers.outcome import COLOUR
-from vergence_papers.verdicts import KINDS, Evidence, judge, tally
+from vergence_papers.verdicts import KINDS, Evidence, bounds, judge, tally
 
 TOY = GROUNDS["toy"]
 
@@ -202,3 +202,16 @@ def test_the_printed_orders_are_those_of_the_printed_numbers():
     for claim, printed in zip(orders, app.TABLES["fedcpf/table1"].printed.values(), strict=True):
         labels = [claim.pairs[0].rival, *(pair.these[0] for pair in claim.pairs)]
         assert labels == sorted(printed, key=lambda label: printed[label][2])
+
+
+@pytest.mark.parametrize(
+    ("metric", "ends"),
+    [
+        *[(name, (0, 1)) for name in ("H", "f", "f1_glc", "pooled_accuracy")],
+        ("members found, % at 1 % false alarms", (0, 100)),
+        ("tau", (-1, 1)),
+        *[(name, None) for name in ("angle_error_deg", "nss", "seconds", "MB up")],
+    ],
+)
+def test_bounds_are_those_of_shares(metric, ends):
+    assert bounds(metric) == ends

@@ -27,6 +27,7 @@ from vergence.core.options import check_call, named_arguments
 from vergence.core.params import Params
 from vergence.core.task import Model, Task, isolated_randomness, map_outputs, tensor_in
 from vergence.errors import ConfigError, VergenceError, first_line
+from vergence.metrics.intervals import SHARE, Bounds
 
 Factory = Callable[[], nn.Module]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -41,6 +42,13 @@ CELLS = 1_000_000
 FAR = 1e4
 KIND = re.compile("type|bool|not implemented for")
 """Words in an error of torch that mean: the function does not take numbers of this type."""
+NAMED_SHARE = re.compile(
+    r"((balanced|macro|micro|weighted|mean|roc|pr|top_?\d+)_)*"
+    r"(acc|accuracy|f1|auc|auroc|precision|recall|sensitivity|specificity|iou|dice)"
+    r"(_score|_macro|_micro|_weighted)*",
+    re.IGNORECASE,
+)
+"""A metric's name that says that its values are shares, from 0 to 1 (or percent)."""
 SIZE = re.compile("must match the size|must have size|to match target batch_size")
 """Words in an error of torch that mean: outputs and targets differ in shape."""
 
@@ -65,7 +73,8 @@ def task_from(
             copies of this one. Only Ray's workers have to import the function by name.
         loss: (outputs, targets) -> a scalar, as `torch.nn.functional.mse_loss` or `cross_entropy`.
         metrics: name -> (outputs, targets) -> a number, over all test samples of a person; the
-            first is the headline. Default: the loss itself, as "test_loss".
+            first is the headline. Default: the loss itself, as "test_loss". Intervals of a metric
+            whose name says that it is a share, as `accuracy` or `f1_macro`, stay inside 0 and 1.
         lower_is_better: the metrics of which less is better; True or False holds for all of them.
         inputs: the column that the network takes, or several, in the order of its arguments.
         target: the column with which loss and metrics compare outputs.
@@ -219,6 +228,11 @@ class FunctionTask(Task):
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
         """Name of the column with which the loss compares outputs, in a tuple."""
         return (self.target,)
+
+    @property
+    def bounds(self) -> Mapping[str, Bounds]:  # type: ignore[override]
+        """0 and 1 for each metric whose name says that it is a share."""
+        return {name: SHARE for name, _ in self.metric_functions if NAMED_SHARE.fullmatch(name)}
 
     def forward(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the network's output on a batch."""

@@ -179,6 +179,11 @@ class Task(NamedOptions, ABC):
     """The main metric of tables and plots."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
     """Names of the metrics whose lower values are better; for all others higher is better."""
+    bounds: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Smallest and largest possible value of every metric that has both; intervals stay inside.
+
+    The score is in [0, 1] in any case, and `pooled_X` has the bounds of X.
+    """
     pools: ClassVar[bool] = False
     """True: models are also scored on the pooled test samples of all people."""
 

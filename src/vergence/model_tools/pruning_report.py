@@ -127,9 +127,12 @@ def report_table(
         "ms, sparse",
     ]
     heads += [f"{part} {what}" for part in parts for what in ("zeros", "KiB")]
+    bounds = task.bounds.get(task.headline)
     cells = []
     for line, r in zip(lines, records, strict=True):
-        ends = ", ".join(number(end, places) for end in interval(_people(line.error)))
+        ends = ", ".join(
+            number(end, places) for end in interval(_people(line.error), bounds=bounds)
+        )
         cells.append(
             [
                 line.name,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vergence.engine.storage import run_tables
-from vergence.metrics.intervals import interval, with_number
+from vergence.metrics.intervals import Bounds, interval, with_number
 
 MINUS, DASH, TIMES = "\u2212", "\u2013", "\u00d7"
 
@@ -182,10 +182,13 @@ def number(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}".replace("-", MINUS)
 
 
-def spread(values: Iterable[float], decimals: int) -> str:
-    """Format the mean of numbers and its 95 % interval, such as "1.2 [1.0, 1.4]"."""
+def spread(values: Iterable[float], decimals: int, bounds: Bounds | None) -> str:
+    """Format the mean of numbers and its 95 % interval, such as "1.2 [1.0, 1.4]".
+
+    The interval stays inside `bounds`.
+    """
     listed = with_number(values)
-    ends = ", ".join(number(end, decimals) for end in interval(listed))
+    ends = ", ".join(number(end, decimals) for end in interval(listed, bounds=bounds))
     return f"{number(float(np.mean(listed)), decimals)} [{ends}]"
 
 

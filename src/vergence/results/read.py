@@ -5,7 +5,8 @@ Used in most packages.
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from vergence.core.federation import POOLED
 from vergence.core.files import fields_of
 from vergence.errors import ConfigError, DataError, StateError, nearest
+from vergence.metrics.intervals import Bounds
 from vergence.results.layout import COLUMNS, TABLES, method_name
 from vergence.results.mask_files import Masks
 from vergence.results.run_files import AGAIN, POISONED, read_json, read_text, whole_lines
@@ -80,6 +82,10 @@ class Run:
     def lower_is_better(self) -> frozenset[str]:
         """Metrics of which less is better."""
         return frozenset(self.results.get("lower_is_better", ()))
+
+    def bounds(self, metric: str) -> Bounds | None:
+        """Return the smallest and largest possible value of a metric; None: it has no bounds."""
+        return bounds_of(self.results.get("bounds", {}), metric)
 
     @property
     def people(self) -> list[str]:
@@ -390,6 +396,12 @@ def _whole(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
             raise ValueError(f"{len(row)} of {width} columns")
         if row:
             yield row
+
+
+def bounds_of(declared: Mapping[str, Sequence[float]], metric: str) -> Bounds | None:
+    """Return a metric's bounds among those that a task declares; None: it has none."""
+    low, high = declared.get(metric.removeprefix("pooled_"), (-math.inf, math.inf))
+    return (low, high) if math.isfinite(high - low) else None
 
 
 CASTS: Mapping[type, Callable[[str], Any]] = {float: lambda text: float(text or "nan")}

@@ -101,6 +101,7 @@ class ResultsFile(OpenRecord):
     bytes: BytesSent
     label: str = ""
     lower_is_better: list[str] = []
+    bounds: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = {}
     rounds: int = 0
     clients: int = 0
     seconds: float = 0.0

@@ -15,7 +15,7 @@ import numpy as np
 from vergence.errors import ConfigError
 from vergence.metrics import statistics
 from vergence.metrics.fairness import Fairness, fairness
-from vergence.metrics.intervals import interval
+from vergence.metrics.intervals import difference_bounds, interval
 from vergence.results.layout import method_name
 from vergence.results.read import Run, StudyResults
 from vergence.results.verdict_rules import (
@@ -120,7 +120,7 @@ def paired(
     metric = metric or study.headline
     differences = _differences(study, a, b, metric, unit)
     sign = -1 if metric in study.lower_is_better else 1
-    lo, hi = interval(differences)
+    lo, hi = interval(differences, bounds=difference_bounds(study.run(a).bounds(metric)))
     better = int((sign * differences > TIE).sum())
     return Paired(a, b, metric, float(differences.mean()), lo, hi, better, len(differences))
 

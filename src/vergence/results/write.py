@@ -31,9 +31,9 @@ from vergence.engine.plan import Plan
 from vergence.engine.round_loop import UPLOAD, measured
 from vergence.engine.storage.run_directory import RunDirectory, SolverChoice
 from vergence.metrics.fairness import fairness
-from vergence.metrics.intervals import interval, with_number
+from vergence.metrics.intervals import SHARE, Bounds, interval, with_number
 from vergence.results.layout import TABLES, finite
-from vergence.results.read import Run, means_over_seeds, table
+from vergence.results.read import Run, bounds_of, means_over_seeds, table
 from vergence.results.run_files import read_json
 from vergence.system.memory import peak_mb
 
@@ -81,14 +81,19 @@ def person_means(folder: Path, evaluation: str = "P0") -> dict[str, dict[str, fl
     return {metric: people for (point, metric), people in means.items() if point == evaluation}
 
 
-def summary(people: Mapping[str, float], lower_is_better: bool) -> dict[str, Any]:
-    """Return mean, std, worst and the 95 % interval over people; NaN values are left out."""
+def summary(
+    people: Mapping[str, float], lower_is_better: bool, bounds: Bounds | None
+) -> dict[str, Any]:
+    """Return mean, std, worst and the 95 % interval over people; NaN values are left out.
+
+    The interval stays inside `bounds`, the metric's smallest and largest possible value.
+    """
     values = with_number(people.values())
     worst = max(values) if lower_is_better else min(values)
     # The number of somebody whose training diverged may be infinite.
     with np.errstate(invalid="ignore"):
         std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    ends = [None if math.isnan(end) else end for end in interval(values)]
+    ends = [None if math.isnan(end) else end for end in interval(values, bounds=bounds)]
     return {"mean": float(np.mean(values)), "std": std, "worst": worst, "ci95": ends}
 
 
@@ -139,7 +144,8 @@ def write_results(
         personal: mean fraction of the parameters that are personal; None: the method has no masks.
         privacy: the privacy budgets that protections spent.
     """
-    scores = score_blocks(folder.path, task.headline, task.lower_is_better)
+    bounds = {"score": SHARE, **task.bounds}
+    scores = score_blocks(folder.path, task.headline, task.lower_is_better, bounds)
     ends = folder.manifest.get("stopped", {})
     stopped = {seed: {"round": at, "reason": reason} for seed, (at, reason) in ends.items()}
     write_json(
@@ -155,6 +161,7 @@ def write_results(
             "rounds": plan.rounds,
             "headline": task.headline,
             "lower_is_better": sorted(task.lower_is_better),
+            "bounds": {name: list(ends) for name, ends in bounds.items()},
             "metrics": scores["metrics"],
             "bytes": traffic(folder.path, plan.rounds),
             "seconds": seconds(folder.path),
@@ -173,7 +180,12 @@ def write_results(
     )
 
 
-def score_blocks(folder: Path, headline: str, lower_is_better: Container[str]) -> dict[str, Any]:
+def score_blocks(
+    folder: Path,
+    headline: str,
+    lower_is_better: Container[str],
+    bounds: Mapping[str, Sequence[float]],
+) -> dict[str, Any]:
     """Return the entries of results.json that follow from people.csv alone.
 
     Harm, which needs another run, is null in them. `write_results`, `write_merged` and
@@ -181,7 +193,9 @@ def score_blocks(folder: Path, headline: str, lower_is_better: Container[str]) -
     """
     means = person_means(folder)
     return {
-        "metrics": {m: summary(p, m in lower_is_better) for m, p in means.items()},
+        "metrics": {
+            m: summary(p, m in lower_is_better, bounds_of(bounds, m)) for m, p in means.items()
+        },
         "harmed_vs_local": None,
         "fairness": fairness_block(means[headline], headline in lower_is_better),
     }
@@ -219,7 +233,9 @@ def write_merged(
             **first,
             "people": list(parts if people is None else people),
             "clients": clients,
-            **score_blocks(folder, first["headline"], first["lower_is_better"]),
+            **score_blocks(
+                folder, first["headline"], first["lower_is_better"], first.get("bounds", {})
+            ),
             "bytes": {
                 way: float(np.mean([t["bytes"][way] for t in results])) for way in ("up", "down")
             },
@@ -243,7 +259,9 @@ def write_erased(run: Run, person: str, fingerprints: Mapping[str, str]) -> None
         {
             **results,
             "people": [who for who in results["people"] if who != person],
-            **score_blocks(run.folder, run.headline, run.lower_is_better),
+            **score_blocks(
+                run.folder, run.headline, run.lower_is_better, results.get("bounds", {})
+            ),
             "fingerprint": dict(fingerprints),
             "erased": results.get("erased", 0) + (person in results["people"]),
         },

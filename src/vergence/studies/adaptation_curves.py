@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from vergence.core.naming import plural
-from vergence.metrics.intervals import interval
+from vergence.metrics.intervals import difference_bounds, interval
 from vergence.results.figure_style import COLOURS, INK, MUTED, PERSONAL, canvas, styled
 from vergence.results.layout import digits, metric_name, spread
 from vergence.results.text_tables import TextTable
@@ -41,8 +41,9 @@ def show_gains(curves: Curves, lower_is_better: bool, console: Console) -> None:
         "than the constant": curves.values[CONSTANT][:, 1:],
     }
     places = digits(float(np.nanmean(values)) for values in curves.values.values())
+    ends = difference_bounds(curves.bounds)
     lines = [
-        [other, *(spread(column, places) for column in sign * (chosen - values).T)]
+        [other, *(spread(column, places, ends) for column in sign * (chosen - values).T)]
         for other, values in others.items()
     ]
     heading = (
@@ -104,6 +105,8 @@ def _panel(axes: Axes, curves: Curves) -> None:
         axes.plot(places, lines[way].mean(0), color=MUTED, linewidth=0.5, alpha=0.6)
     # Of paired differences: the interval of the means would mostly show how much people differ.
     ends = np.array([interval(column) for column in (chosen - shared).T]) + shared.mean()
+    if curves.bounds is not None:
+        ends = ends.clip(*curves.bounds)
     axes.fill_between(places, *ends.T, color=PERSONAL, alpha=0.15, linewidth=0)
     for way, (label, colour, line, marker) in DRAWN.items():
         axes.plot(places, lines[way].mean(0), line, color=colour, marker=marker, ms=4, label=label)

@@ -269,7 +269,8 @@ def curves_of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
         found[PULLED] = best_for_others(tried, found[WHOLE][:, :1] if starts else None)
     how = f"{first.folder.name}, {plural(len(seeds), 'seed')}, {plural(draws, 'draw')} per person"
     data = everybody.loaded.raw.name
-    return Curves(headline, AXIS, people, options.counts, found, how, data=data)
+    ends = first.task.bounds.get(headline)
+    return Curves(headline, AXIS, people, options.counts, found, how, data=data, bounds=ends)
 
 
 def best_for_others(

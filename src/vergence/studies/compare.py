@@ -158,7 +158,7 @@ def _rest(run: Run, seen: Sequence[str]) -> Run:
     people = [person for person in run.people if person not in seen]
     rest = ComparisonRest(run.folder, run.label, {**run.results, "people": people})
     scores = {metric: rest.scores(metric) for metric in run.results["metrics"]}
-    found = {m: summary(s, m in run.lower_is_better) for m, s in scores.items() if s}
+    found = {m: summary(s, m in run.lower_is_better, run.bounds(m)) for m, s in scores.items() if s}
     # Without splits: their means over people include those who are left out here.
     return _with(rest, metrics=found, splits={})
 
@@ -200,7 +200,8 @@ def _prior(
     for metric in order:
         values = {p: v[metric] for p, v in people.items() if math.isfinite(v.get(metric, math.nan))}
         if values:
-            estimates[metric] = Estimate.of(summary(values, metric in study.lower_is_better))
+            lower, bounds = metric in study.lower_is_better, study.runs[0].bounds(metric)
+            estimates[metric] = Estimate.of(summary(values, lower, bounds))
     return ComparisonRow(label=name, name=plain(name), prior=True, metrics=estimates)
 
 

@@ -120,8 +120,9 @@ def splits_block(study: StudyResults, metric: str) -> TextTable | None:
     lines, records = [], []
     for label, each in known.items():
         run, means = study.run(label), [*each["means"].values()]
+        values = run.scores(metric).values()
         ends = (number(end, places) for end in (each["std"], min(means), max(means)))
-        lines.append([run.title, spread(run.scores(metric).values(), places), *ends])
+        lines.append([run.title, spread(values, places, run.bounds(metric)), *ends])
         records.append({"row": label, "metric": metric, "std": each["std"], **each["means"]})
     count = max(len(each["means"]) for each in known.values())
     return TextTable(

@@ -71,7 +71,8 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
         console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
     heading = f"{metric_name(metric)}: trained on the row, tested on the column"
     places = digits(float(np.mean(values)) for values in cells.values())
-    grid = [[name, *(spread(cells[name, other], places) for other in names)] for name in names]
+    ends = runs[0].bounds(metric)
+    grid = [[n, *(spread(cells[n, other], places, ends) for other in names)] for n in names]
     TextTable(heading, ["", *names], grid).show(console)
     console.print(f"numbers: {out / 'cross.csv'}", soft_wrap=True)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from vergence.core.naming import plural
-from vergence.metrics.intervals import interval
+from vergence.metrics.intervals import Bounds, interval
 from vergence.results.figure_style import MARKERS, SPARE, canvas, save, styled
 from vergence.results.layout import digits, metric_name, number
 from vergence.results.text_tables import TextTable
@@ -35,6 +35,7 @@ class Curves:
         how: text with everything else that a reader must know.
         titles: titles of kinds in tables and figures; default: their names.
         data: name of the data set, if there is one.
+        bounds: smallest and largest possible value of the metric; None: it has none.
     """
 
     metric: str
@@ -45,6 +46,7 @@ class Curves:
     how: str
     titles: Mapping[str, str] = field(default_factory=dict)
     data: str = ""
+    bounds: Bounds | None = None
 
 
 def present(curves: Curves, out: Path, console: Console) -> None:
@@ -81,7 +83,8 @@ def show(curves: Curves, console: Console) -> None:
     places = digits(float(values.mean()) for values in curves.values.values())
     lines = []
     for kind, values in curves.values.items():
-        ends = ", ".join(number(end, places) for end in interval(values[:, -1]))
+        last = interval(values[:, -1], bounds=curves.bounds)
+        ends = ", ".join(number(end, places) for end in last)
         means = (number(float(v), places) for v in values.mean(0))
         lines.append([curves.titles.get(kind, kind), *means, f"[{ends}]"])
     heading = (

@@ -351,7 +351,7 @@ def block(result: FewShotResult, options: FewShotOptions) -> TextTable:
             if alone is not None
             else [result.errors[name, *kind] for kind in kinds]
         )
-        lines.append([name, *("" if cell is None else spread(cell, 2) for cell in cells)])
+        lines.append([name, *("" if cell is None else spread(cell, 2, None) for cell in cells)])
     whose = "across all people" if options.source == "all" else "of one person"
     heading = (
         f"angle error in degrees on {len(result.people)} unseen people after {options.shots} shots "

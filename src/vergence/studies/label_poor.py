@@ -34,7 +34,8 @@ def label_poor_block(study: StudyResults, metric: str) -> TextTable | None:
         rest = [value for who, value in scores.items() if who not in poor]
         means = {"label_poor": sum(few) / len(few), "others": sum(rest) / len(rest)}
         worst = max(few) if metric in study.lower_is_better else min(few)
-        cells = (spread(few, places), number(worst, places), spread(rest, places))
+        ends = run.bounds(metric)
+        cells = (spread(few, places, ends), number(worst, places), spread(rest, places, ends))
         lines.append([run.title, *cells])
         records.append({"row": run.label, "metric": metric, **means, "worst_label_poor": worst})
     count = len(groups[study.runs[0].label])

@@ -265,9 +265,10 @@ def growth(scene: StudyScene) -> None:
                 for row, person in enumerate(left_out):
                     got = trained.unseen_client(person, chosen)["P0"]
                     table[row, column] += got[trained.task.headline] / len(seeds)
-    headline = scene.experiment.task(seeds[0]).headline
+    task = scene.experiment.task(seeds[0])
     how = f"newcomers; local-only: others' models; {plural(len(seeds), 'seed')}"
-    curves = Curves(headline, "people in training", left_out, sizes, values, how)
+    ends, name = task.bounds.get(task.headline), "people in training"
+    curves = Curves(task.headline, name, left_out, sizes, values, how, bounds=ends)
     present(curves, scene.out / PEOPLE / "people.png", scene.console)
 
 
@@ -289,7 +290,8 @@ def learning(scene: StudyScene) -> None:
     }
     values: dict[str, list[dict[str, float]]] = {}
     titles: dict[str, str] = {}
-    headline = scene.experiment.task(0).headline
+    task = scene.experiment.task(0)
+    headline = task.headline
     for count, train in trainings.items():
         scene.console.print(f"{plural(count, 'sample')} of each person", highlight=False)
         there = read(train(scene.out / SAMPLES / f"n{count:03d}"))
@@ -306,7 +308,14 @@ def learning(scene: StudyScene) -> None:
     if splits := scene.experiment.plan.split_seeds:
         how += f"; {plural(len(splits), 'split')}"
     curves = Curves(
-        headline, "training samples", people, tuple(sorted(counts)), arrays, how, titles
+        headline,
+        "training samples",
+        people,
+        tuple(sorted(counts)),
+        arrays,
+        how,
+        titles,
+        bounds=task.bounds.get(headline),
     )
     present(curves, scene.out / SAMPLES / "samples.png", scene.console)
 
@@ -433,8 +442,12 @@ def summarise(out: Path, console: Console) -> None:
         columns[run.label] = scores
     names = list(dict.fromkeys(name for scores in columns.values() for name in scores))
     places = digits(float(np.mean(list(v.values()))) for s in columns.values() for v in s.values())
+    ends = first.runs[0].bounds(first.headline)
     rows = [
-        [first.run(label).title, *(spread(s[n].values(), places) if n in s else "" for n in names)]
+        [
+            first.run(label).title,
+            *(spread(s[n].values(), places, ends) if n in s else "" for n in names),
+        ]
         for label, s in columns.items()
     ]
     sense = ", lower is better" if lower else ""

@@ -21,6 +21,7 @@ from vergence.core.federation import Federation
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
+from vergence.metrics.intervals import CORRELATION, SHARE, Bounds
 from vergence.metrics.map_priors import motion_maps, own_map, seen_by_others, static_priors
 from vergence.metrics.personal_priors import (
     attach_priors,
@@ -40,6 +41,13 @@ MEAN, DEVIATION = 0.45, 0.225
 """Mean and deviation of all channels' pixel values in [0, 1], as in GLC."""
 EXPONENTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
 """Exponents of the own prior from which a person's validation data choose."""
+
+SHARES = (
+    *("auc_judd", "auc_shuffled", "sim", "f1_glc", "recall_glc", "precision_glc", "f1_best"),
+    *("threshold_best", "f1_hit", "recall_hit", "precision_hit"),
+    *("f1_hit_component", "precision_hit_component"),
+)
+"""Metrics in [0, 1]."""
 
 Logits = Float[Tensor, "samples frames height width"]
 
@@ -105,6 +113,7 @@ class GazeMap(PriorTask):
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"kld", "angle_error_deg", "angle_error_peak_deg"}
     )
+    bounds: ClassVar[Mapping[str, Bounds]] = {"cc": CORRELATION, **dict.fromkeys(SHARES, SHARE)}
 
     def forward(self, module: nn.Module, batch: Batch) -> Logits:
         """Return logits of every frame's map: the network's, plus the prior's if the task uses it.

@@ -17,6 +17,7 @@ from vergence.core.classification import ClassificationTask, Scores
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
 from vergence.errors import ConfigError
+from vergence.metrics.intervals import SHARE, Bounds
 
 WHITE = 255
 
@@ -42,6 +43,7 @@ class Images(ClassificationTask):
     labels: ClassVar[tuple[str, ...]] = ("label",)
     headline: ClassVar[str] = "accuracy"
     lower_is_better: ClassVar[frozenset[str]] = frozenset({"log_loss", "pooled_log_loss"})
+    bounds: ClassVar[Mapping[str, Bounds]] = {"accuracy": SHARE}
     pools: ClassVar[bool] = True
 
     def forward(self, module: nn.Module, batch: Batch) -> Scores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from vergence.core.federation import Federation
 from vergence.core.naming import registry_name
 from vergence.core.task import Task
 from vergence.errors import ConfigError
+from vergence.metrics.intervals import SHARE, Bounds
 from vergence.tasks.cross_encoder import check_rows, pixels
 
 Views = Float[Tensor, "rows eyes 4 out"]
@@ -40,6 +42,7 @@ class SiameseTask(Task):
 
     input_columns: ClassVar[tuple[str, ...]] = ("eyes",)
     headline: ClassVar[str] = "match"
+    bounds: ClassVar[Mapping[str, Bounds]] = {"match": SHARE}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,6 +25,7 @@ from vergence.data.io.checks import data_path
 from vergence.data.synthetic.clip_synthetic import PROXY, draw_clip
 from vergence.data.video_summaries.h5_files import read_videos
 from vergence.errors import ConfigError, DataError
+from vergence.metrics.intervals import CORRELATION, SHARE, Bounds
 from vergence.metrics.summaries import (
     HumanSelections,
     agreement,
@@ -79,6 +80,7 @@ class SummaryTask(Task):
         "ratings",
     )
     headline: ClassVar[str] = "tau"
+    bounds: ClassVar[Mapping[str, Bounds]] = {"f": SHARE, "tau": CORRELATION, "rho": CORRELATION}
 
     @property
     def over(self) -> Literal["max", "mean"]:

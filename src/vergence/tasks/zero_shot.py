@@ -20,6 +20,7 @@ from vergence.core.naming import registry_name
 from vergence.data.synthetic import zsl_synthetic
 from vergence.data.zero_shot.semantics import names_of
 from vergence.errors import ConfigError, DataError, nearest
+from vergence.metrics.intervals import SHARE, Bounds
 from vergence.metrics.zero_shot import class_accuracy, zero_shot_scores
 
 
@@ -47,6 +48,7 @@ class ZeroShot(ClassificationTask):
     input_columns: ClassVar[tuple[str, ...]] = ("x",)
     labels: ClassVar[tuple[str, ...]] = ("y",)
     headline: ClassVar[str] = "H"
+    bounds: ClassVar[Mapping[str, Bounds]] = dict.fromkeys(("T1", "u", "s", "H"), SHARE)
 
     def __post_init__(self) -> None:
         # A frozen record can only set its fields this way.
