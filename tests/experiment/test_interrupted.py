@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 import vergence as vg
-from tests.cli.commands import ONE, Said, go_on, run, vergence, write
+from tests.cli.commands import ONE, SEVERAL, Said, go_on, run, vergence, write
 from vergence.engine.storage.run_directory import read_manifest
 from vergence.errors import PartialRun
 from vergence.experiment.nothing_learned import refuse_unlearned
 from vergence.experiment.run import locked
 from vergence.experiment.schema import load
+from vergence.results.read import read
+from vergence.results.write import write_index
 
 
 def prints(out, label="."):
@@ -193,3 +195,21 @@ def test_a_worker_that_dies_is_one_line_and_the_run_can_go_on(tmp_path, monkeypa
     assert read_manifest(tmp_path / "out")["round"] == 2
     go_on(tmp_path / "out")
     assert prints(tmp_path / "out") == prints(run(tmp_path, ONE, out="whole"))
+
+
+@pytest.mark.slow
+def test_a_method_that_ended_before_its_index_was_written_is_listed(tmp_path, monkeypatch):
+    honest = write_index
+
+    def killed(out, runs, *about):
+        if len(runs) == 3:
+            raise KeyboardInterrupt
+        honest(out, runs, *about)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vergence.results.write.write_index", killed)
+        out = tmp_path / "out"
+        assert vergence("run", write(tmp_path, SEVERAL), "--out", out).code == 5
+    assert len(read(out).runs) == 2
+    assert vergence("resume", out).code == 0
+    assert [run.label for run in read(out).runs] == ["local_only", "fedavg", "fedcpf"]

@@ -421,6 +421,8 @@ def run_methods(
             if (folder / "results.json").exists():
                 # There may be no checksums yet: methods are sealed together, when all are done.
                 checksums.check_tables(folder)
+                # A run that was killed between the two has results that no index lists.
+                _write_index(experiment, out)
                 continue
             line = bar.add_task(label, total=total, score="")
             # Somebody may resume the directory of this one method, so it has a lock as well.
@@ -430,16 +432,20 @@ def run_methods(
             with lock, faults, profiling.method(label):
                 callback = replace(follower, on_round=listener)
                 _run_method(experiment, loaded, label, folder, (bar, line), callback, pool)
-            # An interrupted run can be read already: its index lists the methods that are finished.
-            if experiment.several:
-                task = experiment.task(experiment.plan.seeds[0])
-                runs = [
-                    {"label": label, "method": registry_name(method), "dir": label}
-                    for label, method in experiment.methods.items()
-                    if (out / label / "results.json").exists()
-                ]
-                results.write_index(out, runs, task, experiment.table["task"]["name"])
+            _write_index(experiment, out)
             follower.finished(label, folder)
+
+
+def _write_index(experiment: Experiment, out: Path) -> None:
+    """Write the index of the finished methods, if the experiment has several methods."""
+    if experiment.several:
+        task = experiment.task(experiment.plan.seeds[0])
+        runs = [
+            {"label": label, "method": registry_name(method), "dir": label}
+            for label, method in experiment.methods.items()
+            if (out / label / "results.json").exists()
+        ]
+        results.write_index(out, runs, task, experiment.table["task"]["name"])
 
 
 def progress_bar(shown: bool = True) -> Progress:
