@@ -58,4 +58,4 @@ def test_the_page_leads_to_the_settings_and_tells_all_columns():
         for names in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page.read_text(), re.M)
         for name in re.findall(r"\w+", names)
     }
-    assert set(run_directory.EVENTS["events.csv"]) <= columns
+    assert set(run_directory.OPTIONAL["events.csv"]) <= columns

@@ -25,6 +25,8 @@ def alike(one, other):
             if name.endswith(("provenance.json", "checkpoint.json", ".html")):
                 del found[name]
             # P1 is measured in a turn, and the points of the shorter run's end after it.
+            elif name.endswith("curves.csv"):
+                found[name] = sorted(found[name].splitlines())
             elif name.endswith("rounds.csv"):
                 found[name].sort(
                     key=lambda row: (row["seed"], int(row["round"]), row["evaluation"])

@@ -71,7 +71,7 @@ def test_several_methods_make_one_directory_each_and_an_index_beside_them(out):
 @pytest.mark.parametrize("label", LABELS)
 def test_files_of_a_run_directory(out, label):
     found = {p.name for p in (out / label).iterdir()} - {".lock"}
-    assert found == FILES | ({"masks.safetensors"} if label == "fedcpf" else set())
+    assert found == FILES | {"curves.csv"} | ({"masks.safetensors"} if label == "fedcpf" else set())
 
 
 def test_one_method_makes_out_itself_the_run_directory(tmp_path):
@@ -86,6 +86,7 @@ def test_columns(out):
         return (out / "fedcpf" / name).read_text().splitlines()[0]
 
     assert head("people.csv") == "seed,person,evaluation,metric,value"
+    assert head("curves.csv") == "seed,round,evaluation,person,metric,value"
     assert head("rounds.csv") == (
         "seed,round,evaluation,metric,value,bytes_up,bytes_down,seconds,personal_fraction"
     )

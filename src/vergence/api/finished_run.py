@@ -144,6 +144,18 @@ class FinishedRun:
         frame = pd.DataFrame(list(cells.values()), index=index)
         return frame.droplevel("seed") if len(self.record.seeds) == 1 else frame
 
+    @cached_property
+    def curves(self) -> DataFrame:
+        """Scores of each person after each evaluated round: one row per seed, round, person, point.
+
+        `round`, `person` and `point` are as in `history` and `scores`: point P0 is the model with
+        which a person predicts, V0 the same on validation samples. Metrics are columns, the
+        headline first. The last round has the scores of the final models. Runs with
+        `evaluate_every=0`, runs of older versions, and runs whose `privacy` hides single people
+        have the last round alone.
+        """
+        return self.record.curves
+
     @property
     def experiment(self) -> Experiment:
         """The experiment of the run.

@@ -57,6 +57,8 @@ Tick = Callable[["RoundSummary"], object]
 ends after the round for which it returns True."""
 PoolFactory = Callable[[ClientRunner], tuple[WorkerPool, ClientStateIndex]]
 """Makes the worker pool of a run, and the index of clients' states."""
+MetricsAt = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Evaluation point (such as P0) -> person -> metric -> value."""
 Begin = Callable[[], Checkpoint]
 """Copies clients' states into a run's folder, and returns the checkpoint that a run starts from."""
 
@@ -485,11 +487,8 @@ class RoundLoop:
                 means |= {("train", name): value for name, value in hook.metrics().items()}
         # After the last round `final` measures, when `finish` has been held.
         if (points := self.plan.points_at(done)) and done < self.plan.rounds:
-            people = measured(self.federation, self.plan)
-            metrics_at = self.exchange.evaluate(people, server, done, points)
-            self.people = metrics_at.get("P0", self.people)
-            means |= averages(metrics_at)
-        means |= averages(tally.measured)
+            means |= self.measure(done, server, points)
+        means |= self.write_curves(done, tally.measured)
         self.write_rounds(done, means, self.cost(tally, seconds))
         self.flush(done, tally)
         if self.tell(done, means) is True and done:
@@ -501,13 +500,37 @@ class RoundLoop:
     def measure_late(self, done: int, server: object) -> None:
         """Evaluate after a round, if it is due, in a run for which this was the last one before."""
         if points := self.plan.points_at(done):
-            people = measured(self.federation, self.plan)
-            metrics_at = self.exchange.evaluate(people, server, done, points)
-            self.people = metrics_at.get("P0", self.people)
-            means = averages(metrics_at)
+            means = self.measure(done, server, points)
             self.write_rounds(done, means, self.folder.cost(self.task.seed, done) or ())
-            if VALIDATION in metrics_at:
+            if VALIDATION in points:
                 self.watch(done, means)
+
+    def measure(
+        self, done: int, server: object, points: tuple[str, ...]
+    ) -> dict[tuple[str, str], float]:
+        """Evaluate people between rounds; return (evaluation point, metric) -> mean over people."""
+        people = measured(self.federation, self.plan)
+        metrics_at = self.exchange.evaluate(people, server, done, points)
+        self.people = metrics_at.get("P0", self.people)
+        return self.write_curves(done, metrics_at)
+
+    def write_curves(self, done: int, metrics_at: MetricsAt) -> dict[tuple[str, str], float]:
+        """Write each person's scores after a round to curves.csv; return means over people.
+
+        Nothing is written if a protection hides people.
+        """
+        if metrics_at and not self.plan.privacy.hiding:
+            # The results of a lab's turn, at P1, are means over its people, under the lab's name.
+            people = {*measured(self.federation, self.plan)}
+            rows = [
+                (self.task.seed, done, point, person, metric, repr(float(value)))
+                for point, values in metrics_at.items()
+                for person, metrics in values.items()
+                for metric, value in metrics.items()
+                if person in people
+            ]
+            self.folder.append("curves.csv", rows)
+        return averages(metrics_at)
 
     def watch(self, done: int, means: Mapping[tuple[str, str], float]) -> None:
         """End the run if the metric of early stopping no longer improves."""
@@ -639,9 +662,7 @@ def fingerprint(server: str, clients: Mapping[str, str], solving: SolverChoice) 
     return whole.hexdigest()
 
 
-def averages(
-    metrics_at: Mapping[str, Mapping[str, Mapping[str, float]]],
-) -> dict[tuple[str, str], float]:
+def averages(metrics_at: MetricsAt) -> dict[tuple[str, str], float]:
     """Average every metric over people; return (evaluation point, metric) -> mean.
 
     NaN values are left out.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vergence.console import note
 from vergence.core.files import saving, write_whole
-from vergence.engine.storage.run_directory import EVENTS, TABLES, read_manifest
+from vergence.engine.storage.run_directory import OPTIONAL, TABLES, read_manifest
 from vergence.engine.storage.run_tables import verified_rows
 from vergence.errors import StateError
 from vergence.results.run_files import read_bytes
@@ -34,7 +34,7 @@ FILES = (
     "samples.csv",
     "prior_samples.csv",
     *TABLES,
-    *EVENTS,
+    *OPTIONAL,
     "masks.safetensors",
     "maps.npz",
     "start.safetensors",

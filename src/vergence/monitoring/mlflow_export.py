@@ -30,6 +30,7 @@ from vergence.core.naming import plural
 from vergence.errors import ConfigError, PartialRun
 from vergence.monitoring.method_progress import MethodProgress
 from vergence.monitoring.status import Status, server_of, status
+from vergence.privacy.config import HIDING
 from vergence.results.layout import COSTS
 from vergence.results.read import table
 from vergence.results.run_files import read_config, read_json
@@ -40,9 +41,6 @@ ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}
 LONGEST, MANY = 6000, 900
 FILES = ("config.toml", "results.json", "people.csv", "report.html")
 """Files of a finished run that MLflow gets."""
-# Protections that hide people. MLflow may be a server of a whole group: of a run with one of these
-# nothing goes there that is about a single person.
-HIDING = {"aggregation", "user", "solver", "mask", "cut", "output_range", "split_guard"}
 OF_PEOPLE = (
     "presence.gone",
     "presence.back",
@@ -179,7 +177,9 @@ class SentMetrics:
         self.client, self.run, self.path, self.seed = client, run, path, seed
         self.table = read_config(path / "config.toml")
         self.provenance = read_json(path / "provenance.json")
-        self.hides = not people and bool(HIDING & self.table.get("privacy", {}).keys())
+        # MLflow may be a server of a whole group: of a run that hides people, nothing goes there
+        # that is about a single person.
+        self.hides = not people and bool({*HIDING} & self.table.get("privacy", {}).keys())
         key = self.key()
         there = client.search_runs([home], f"tags.`{KEY}` = '{key}'", max_results=1)
         self.number = there[0].info.run_id if there else self.begin(home, key)

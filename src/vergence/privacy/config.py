@@ -253,6 +253,10 @@ class DpSgd(Budget):
         return replace(answer, metrics={})
 
 
+HIDING = ("aggregation", "user", "solver", "mask", "cut", "output_range", "split_guard")
+"""Protections that hide single people, whose scores by round are then not written."""
+
+
 @dataclass(frozen=True)
 class Privacy(NamedOptions):
     """All protections of a run, with one field for each; None means that the protection is off.
@@ -278,6 +282,11 @@ class Privacy(NamedOptions):
     output_range: OutputRange | None = None
     split_guard: SplitGuardConfig | None = None
     own: tuple[Protection, ...] = ()
+
+    @property
+    def hiding(self) -> tuple[str, ...]:
+        """Names of the protections of this run that hide single people."""
+        return tuple(name for name in HIDING if getattr(self, name) is not None)
 
     @property
     def spends(self) -> bool:

@@ -72,7 +72,7 @@ COLUMNS = {
 """Columns of all tables of a run and a sweep, by name."""
 TABLES: Mapping[str, tuple[str, ...]] = {
     **run_tables.TABLES,
-    **run_tables.EVENTS,
+    **run_tables.OPTIONAL,
     "priors.csv": ("prior", "person", "metric", "value"),
     "classes.csv": ("person", "class", "samples"),
     "groups.csv": ("seed", "person", "group"),

@@ -132,6 +132,29 @@ class Run:
         return table(self.folder / "turns.csv")
 
     @cached_property
+    def curves(self) -> Frame:
+        """Scores of people by round, from curves.csv and people.csv.
+
+        Columns are seed, round, person, point, and one for each metric.
+        """
+        import pandas as pd
+
+        ends = {int(seed): at["round"] for seed, at in self.results.get("stopped", {}).items()}
+        planned = self.results.get("rounds", 0)
+        last = self.values.assign(round=[ends.get(seed, planned) for seed in self.values.seed])
+        path = self.folder / "curves.csv"
+        every: Frame = pd.concat([table(path), last] if path.exists() else [last])
+        keys = ["seed", "round", "person", "evaluation"]
+        # A run that was stopped has measured the models of its last round twice.
+        cells = every.drop_duplicates([*keys, "metric"], keep="last")
+        wide = cells.pivot(index=keys, columns="metric", values="value")
+        names = sorted(wide.columns, key=lambda name: name != self.headline)
+        order = pd.MultiIndex.from_frame(cells[keys].drop_duplicates())
+        frame = wide[names].reindex(order).reset_index().rename(columns={"evaluation": "point"})
+        frame.columns.name = None
+        return frame.sort_values(["seed", "round"], kind="stable", ignore_index=True)
+
+    @cached_property
     def _means(self) -> dict[tuple[str, str], dict[str, float]]:
         return means_over_seeds(self.values)
 

@@ -36,6 +36,7 @@ from vergence.results.read import Run, read, table, text_rows
 
 ROWS = {
     "people.csv": "person",
+    "curves.csv": "person",
     "turns.csv": "client",
     "events.csv": "client",
     "priors.csv": "person",

@@ -14,20 +14,20 @@ from tests.cli.commands import ONE, SEVERAL, go_on, run, vergence
 from tests.engine.toys import Interrupt, left_behind
 from tests.experiment.test_interrupted import prints, tree
 from vergence.core import files
-from vergence.engine.storage.run_directory import EVENTS, TABLES, read_manifest, sealed_manifest
+from vergence.engine.storage.run_directory import OPTIONAL, TABLES, read_manifest, sealed_manifest
 from vergence.errors import PartialRun
 from vergence.experiment import checksums
 
 CLOCKED = ONE + 'delivery = { name = "all", clock = true }\n'
-TWO_SEEDS = "run.seeds=[0, 1]"
-NAMES = (*TABLES, *EVENTS)
+TWO_SEEDS = ("run.seeds=[0, 1]", "run.evaluate_every=1")
+NAMES = (*TABLES, *OPTIONAL)
 MIDWAY = 38
 """The write before which the run stops: in the second seed, so that every table has rows."""
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("whole"), CLOCKED, TWO_SEEDS)
+    return run(tmp_path_factory.mktemp("whole"), CLOCKED, *TWO_SEEDS)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def stopped(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write_whole", Interrupt(MIDWAY, after=False))
         with pytest.raises(PartialRun):
-            run(home, CLOCKED, TWO_SEEDS)
+            run(home, CLOCKED, *TWO_SEEDS)
     told = read_manifest(home / "out")
     assert (told["seed"], told["round"]) == (1, 2)
     assert all(kept_bytes(home / "out", name).count(b"\n") > 3 for name in NAMES)

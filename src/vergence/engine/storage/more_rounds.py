@@ -16,7 +16,7 @@ from vergence.core import files as disk
 from vergence.core.files import JsonObject, csv_of, saving
 from vergence.core.serialization import digest
 from vergence.engine.storage.run_directory import filed_in, read_manifest, sealed_manifest
-from vergence.engine.storage.run_tables import EVENTS, TABLES, header_marks
+from vergence.engine.storage.run_tables import OPTIONAL, TABLES, header_marks
 from vergence.errors import StateError
 
 NOBODY = -1
@@ -49,7 +49,7 @@ def prepare(path: Path, stamp: Mapping[str, str], keeps_p1: bool) -> None:
                     "and where somebody was erased; start a new run elsewhere"
                 )
             rows = {}
-            for name in {*TABLES, *EVENTS} & last["tables"].keys():
+            for name in {*TABLES, *OPTIONAL} & last["tables"].keys():
                 data = csv_of(_rows(path / name, seed, last, keeps_p1)).encode()
                 rows[name] = [f"seed{seed}.rows.{name}", digest(data)]
                 disk.write_whole(path / "state" / rows[name][0], data)
@@ -74,7 +74,8 @@ def _rows(path: Path, seed: str, last: JsonObject, keeps_p1: bool) -> Iterator[l
     if digest(data) != last["digests"][path.name]:
         raise StateError(f"{path} is damaged: restore it from a copy, or start a new run elsewhere")
     for row in csv.reader(data.decode().splitlines(keepends=True)):
-        p1 = path.name == "rounds.csv" and row[1:3] == [str(last["round"]), "P1"]
+        scored = path.name in ("rounds.csv", "curves.csv")
+        p1 = scored and row[1:3] == [str(last["round"]), "P1"]
         if row[0] == seed and (keeps_p1 or not p1):
             yield row
 

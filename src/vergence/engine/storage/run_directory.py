@@ -22,7 +22,7 @@ from vergence.core.files import JsonObject, parse_json, part_of, saving, settle
 from vergence.core.local_training import Precision
 from vergence.core.serialization import Packed, digest, memory_allowance, quick_digest, unpack
 from vergence.engine.storage.checkpoint_validation import MEND, alike, fits, wrong
-from vergence.engine.storage.run_tables import EVENTS, TABLES, TableFiles
+from vergence.engine.storage.run_tables import OPTIONAL, TABLES, TableFiles
 from vergence.engine.storage.state_journal import (
     JournalPosition,
     StateJournal,
@@ -415,7 +415,7 @@ def read_manifest(path: Path) -> JsonObject:
         manifest, whole = {}, False
     if not whole:
         raise StateError(f"{file} is damaged, its SHA-256 is not that of its text: {MEND}")
-    if odd := wrong(manifest, list(TABLES), list(EVENTS)):
+    if odd := wrong(manifest, list(TABLES), list(OPTIONAL)):
         raise StateError(f"{file} is no checkpoint: its '{odd}' cannot be one's: {MEND}")
     return manifest
 

@@ -47,10 +47,12 @@ TABLES = {
     ),
 }
 
-EVENTS = {
+OPTIONAL = {
+    "curves.csv": ("seed", "round", "evaluation", "person", "metric", "value"),
     "events.csv": ("seed", "round", "time", "client", "turn", "version", "age", "event", "took"),
 }
-"""Columns of the table that only runs with a virtual clock have."""
+"""Columns of tables that begin with their first rows: runs that evaluate between rounds have
+curves.csv, unless protections hide people; runs with a virtual clock have events.csv."""
 
 OLDER = (
     "the checkpoint is of an older version, without the SHA-256 of its tables: go on with that "
@@ -92,7 +94,7 @@ class TableFiles:
 
     def begin(self) -> None:
         """Write the header lines of a new run's tables."""
-        for name in (*EVENTS, *TABLES):
+        for name in (*OPTIONAL, *TABLES):
             (self.folder / name).unlink(missing_ok=True)
         for name, columns in TABLES.items():
             self._grow(name, [columns])
@@ -108,13 +110,13 @@ class TableFiles:
         self.written = verified_rows(self.folder, manifest)
         for name, written in self.written.items():
             truncate_file(self.folder / name, written.length)
-        for name in EVENTS.keys() - self.written.keys():
+        for name in OPTIONAL.keys() - self.written.keys():
             (self.folder / name).unlink(missing_ok=True)
 
     def append(self, name: str, rows: Iterable[Sequence[object]]) -> None:
         """Add rows to a table."""
-        # A table of `EVENTS` begins with its first rows, not with the run: most runs have none.
-        head = [EVENTS[name]] if name in EVENTS and name not in self.written else []
+        # A table of `OPTIONAL` begins with its first rows, and not with the run.
+        head = [OPTIONAL[name]] if name in OPTIONAL and name not in self.written else []
         self._grow(name, [*head, *rows])
 
     def _grow(self, name: str, rows: Iterable[Sequence[object]]) -> None:
@@ -178,7 +180,7 @@ def header_marks() -> Marks:
 
 def measured(folder: Path) -> Marks:
     """Return the present lengths and digests of a folder's tables, for a checkpoint."""
-    there = [name for name in (*TABLES, *EVENTS) if (folder / name).is_file()]
+    there = [name for name in (*TABLES, *OPTIONAL) if (folder / name).is_file()]
     return _marks({name: read(folder / name, (folder / name).stat().st_size) for name in there})
 
 
