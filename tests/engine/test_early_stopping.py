@@ -5,7 +5,8 @@ import json
 import pytest
 
 import vergence as vg
-from tests.experiment.made_up import trained
+from tests.cli.commands import ONE, vergence, write
+from tests.experiment.made_up import arrays, regression, trained
 from vergence.engine.early_stopping import EarlyStopping
 from vergence.errors import ConfigError
 
@@ -150,7 +151,8 @@ def test_budgets_and_secure_sums_refuse_both(privacy):
         ),
         (
             {"early_stopping": EarlyStopping(3, "accuracy"), "evaluate_every": 1},
-            "metric = 'accuracy' is not measured; this task measures test_loss",
+            "metric = 'accuracy' is not measured on validation samples, and test samples never end "
+            "a run; choose one of what is measured there: test_loss",
         ),
     ],
 )
@@ -166,3 +168,34 @@ def test_a_deployment_refuses_it():
     sets = ["early_stopping.patience=2", "run.evaluate_every=1"]
     with pytest.raises(ConfigError, match="early_stopping: clients of a deployment agree"):
         deployable(load("toy", sets))
+
+
+@pytest.mark.slow
+def test_an_early_end_is_said_wherever_the_run_is_shown(tmp_path, capsys):
+    """On the console, by the runs in text and HTML, and for each method of a comparison."""
+    options = {"rounds": 9, "evaluate_every": 1, "workers": 1, "seeds": [0, 1]}
+    people, rule = vg.Federation.from_arrays(arrays()), EarlyStopping(2, min_gain=1e9)
+    methods = [vg.methods.FedAvg(), vg.methods.LocalOnly()]
+    runs = vg.train_all(methods, regression(), people, early_stopping=rule, **options)
+    why = "test_loss on validation samples has not gained for 2 evaluations"
+    lines = [f"{m} ended after round 2 (seed 0), 2 (seed 1) of 9: {why}" for m in runs]
+    assert capsys.readouterr().err.splitlines() == [f"vergence: {line}" for line in lines]
+    for line, run in zip(lines, runs.values(), strict=True):
+        assert repr(run).endswith(line)
+        assert run._repr_html_().endswith(f"<p>{line}</p>")
+    assert vg.compare(runs).notes == tuple(lines)
+    whole = trained(rounds=1, progress=True)
+    assert "ended" not in repr(whole) + capsys.readouterr().err
+    stopped = trained(tmp_path / "a", rounds=3, on_round=lambda report: report.round == 1)
+    assert "FedPer" not in capsys.readouterr().err
+    assert repr(stopped).endswith("fedper ended after round 1 of 3: on_round returned True")
+
+
+@pytest.mark.slow
+def test_the_command_says_it_too(tmp_path):
+    sets = ("early_stopping.patience=1", "early_stopping.min_gain=9.0", "run.evaluate_every=1")
+    out = tmp_path / "out"
+    said = vergence("run", write(tmp_path, ONE), "--out", out, *(f"--set={s}" for s in sets))
+    line = "fedcpf ended after round 1 of 3: error on validation samples has not gained for 1"
+    assert line in said.out
+    assert line in vergence("compare", out).out

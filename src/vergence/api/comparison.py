@@ -15,7 +15,7 @@ from rich.console import Console
 from vergence.api.finished_run import FinishedRun
 from vergence.errors import ConfigError, nearest
 from vergence.monitoring.unfinished import unfinished_lines
-from vergence.results.divergence import divergence_notes
+from vergence.results.divergence import run_notes
 from vergence.results.read import StudyResults
 from vergence.results.significance import Unit
 from vergence.results.text_tables import TextTable
@@ -178,7 +178,7 @@ def compare(
     parts = tables.blocks(study, metric, reference, margin, unit)
     alike = [f"several runs are called '{m}': give train label= to tell them apart" for m in twice]
     notes = [*alike, *unfinished_lines(folders), *tables.check_comparable(study.runs, allowed)]
-    notes += dict.fromkeys(line for run in study.runs for line in divergence_notes(run))
+    notes += dict.fromkeys(line for run in study.runs for line in run_notes(run))
     return Comparison(parts, tuple(tables.rows(study)), tuple(notes), study)
 
 

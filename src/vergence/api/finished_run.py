@@ -35,7 +35,7 @@ from vergence.experiment.trained_run import TrainedRun, one_run, read_run, verif
 from vergence.experiment.trust import trust_for_opening, under
 from vergence.experiment.validation import Loaded, validate
 from vergence.results import read as runs
-from vergence.results.divergence import divergence_notes
+from vergence.results.divergence import run_notes
 from vergence.training.sequential import Solver
 
 if TYPE_CHECKING:
@@ -422,8 +422,8 @@ class FinishedRun:
         return plural(count, "person") + (f" measured of {trained}" if trained > count else "")
 
     def _note_lines(self) -> list[str]:
-        """Return the lines on divergence and spent privacy that the command line also prints."""
-        notes = divergence_notes(self.record)
+        """Return the lines on the run and on spent privacy that the command line also prints."""
+        notes = run_notes(self.record)
         if not self.privacy:
             return notes
         tuned = "tuning" in tomllib.loads(self.record.config)

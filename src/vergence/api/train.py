@@ -21,6 +21,7 @@ from vergence.api.from_objects import (
 )
 from vergence.api.more_rounds import raise_rounds
 from vergence.api.reopened import rebuild_experiment
+from vergence.console import note
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -46,6 +47,7 @@ from vergence.experiment.trust import (
     under,
 )
 from vergence.privacy.config import Privacy
+from vergence.results.divergence import early_end_notes
 from vergence.studies import split_runs
 
 OnRound = Callable[[RoundReport], object]
@@ -103,7 +105,8 @@ def train(
         resume: whether to continue an interrupted run in `out`; if there is none, a new run starts.
         on_round: called after every round with a `RoundReport`; the run ends if it returns True.
         early_stopping: a rule by which the run ends when a validation metric no longer improves.
-        progress: whether a progress bar is drawn, in terminals and notebooks.
+        progress: whether a progress bar is drawn, in terminals and notebooks, and a line is printed
+            if the run ended early.
 
     Raises:
         ConfigError: an argument cannot be used; the message says what to write instead.
@@ -217,7 +220,7 @@ def run_experiment(
         resume: whether to continue an interrupted run in `out`; if there is none, a new run starts.
         on_round: called after every round with a `RoundReport`. The method's run ends after a
             round for which it returns True.
-        progress: whether a progress bar is drawn.
+        progress: whether a progress bar is drawn, and a line is printed if a run ended early.
 
     Returns:
         Label -> finished run.
@@ -245,7 +248,7 @@ def _run(
     keeper = ScratchFolder() if out is None else None
     folder = keeper.path if keeper else Path(str(out))
     follower = _follower(folder, keeper is None, on_round, progress)
-    return run_into(
+    runs = run_into(
         folder,
         experiment,
         follower,
@@ -253,6 +256,10 @@ def _run(
         asked=True,
         keeper=keeper,
     )
+    # The progress bar of a run that ended early shows fewer rounds than were planned.
+    for line in (line for run in runs.values() if progress for line in early_end_notes(run.record)):
+        note(line)
+    return runs
 
 
 def _follower(folder: Path, stays: bool, on_round: OnRound | None, progress: bool) -> RoundCallback:

@@ -188,7 +188,7 @@ def compare(
     """
     from vergence.experiment import checksums
     from vergence.monitoring.unfinished import unfinished_lines
-    from vergence.results.divergence import divergence_notes
+    from vergence.results.divergence import run_notes
     from vergence.studies import compare as tables
 
     study = tables.gather(folders, allow)
@@ -199,7 +199,7 @@ def compare(
         study, left_out = tables.without_tuning_people(study)
         notes.append(left_out)
     # Runs of several folders repeat a note: `dict.fromkeys` keeps one of each, in order.
-    notes += dict.fromkeys(line for run in study.runs for line in divergence_notes(run))
+    notes += dict.fromkeys(line for run in study.runs for line in run_notes(run))
     parts = tables.blocks(study, metric, reference, margin, unit)
     if style == "table":
         tables.print_parts(parts, out, table, notes)
@@ -441,7 +441,7 @@ def _one_method(kind: type, name: str) -> None:
 
 def _show_results(folder: Path) -> None:
     from vergence.experiment.privacy.spent import screen_lines
-    from vergence.results.divergence import divergence_notes
+    from vergence.results.divergence import run_notes
     from vergence.studies import compare as tables
 
     with profiling.phase("statistics"):
@@ -449,7 +449,7 @@ def _show_results(folder: Path) -> None:
         notes = tables.check_comparable(study.runs, tables.ANYTHING)
         tables.print_summary(study, folder, out, notes)
         for each in study.runs:
-            for line in divergence_notes(each):
+            for line in run_notes(each):
                 out.print(line, soft_wrap=True, highlight=False, markup=False)
             tuned = "tuning" in tomllib.loads(each.config)
             for line in screen_lines(each.label, each.results.get("privacy", {}), tuned):

@@ -31,7 +31,8 @@ class EarlyStopping(NamedOptions):
     Attributes:
         patience: number of evaluations in a row without improvement after which the run ends. With
             0 it never ends early.
-        metric: name of the metric; "": the task's headline metric.
+        metric: name of the metric, which is measured on validation samples, never on test samples;
+            "": the task's headline metric.
         min_gain: a value is an improvement if it is better than the best value so far by more than
             this number, in units of the metric.
 
@@ -71,7 +72,8 @@ class EarlyStopping(NamedOptions):
         name = self.metric or headline
         if name not in metrics:
             raise ConfigError(
-                f"early_stopping: metric = {name!r} is not measured; this task measures "
+                f"early_stopping: metric = {name!r} is not measured on validation samples, and "
+                "test samples never end a run; choose one of what is measured there: "
                 f"{', '.join(sorted(metrics))}"
             )
         return name

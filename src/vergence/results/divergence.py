@@ -1,4 +1,4 @@
-"""Notes on people with an undefined metric, or for whom training diverged.
+"""Notes on a finished run: an early end, undefined metrics, and training that diverged.
 
 Used by `api.comparison`, `api.finished_run`, `cli.runs` and `studies.trials`.
 """
@@ -19,6 +19,25 @@ SHOWN = 5
 
 WORSE = 10.0
 """Training has diverged where the loss of the last round is so many times that of the first."""
+
+
+def run_notes(run: Run) -> list[str]:
+    """Return the lines to print with a finished run: where it ended early, and what went wrong."""
+    return [*early_end_notes(run), *divergence_notes(run)]
+
+
+def early_end_notes(run: Run) -> list[str]:
+    """Return lines that say after which round a run ended early, and why; a line per reason."""
+    ends = run.results.get("stopped", {})
+    rounds: dict[str, list[str]] = {}
+    for seed, end in ends.items():
+        where = f" (seed {seed})" if len(run.seeds) > 1 else ""
+        rounds.setdefault(end["reason"], []).append(f"{end['round']}{where}")
+    planned = run.results.get("rounds", 0)
+    return [
+        f"{run.label} ended after round {', '.join(at)} of {planned}: {reason}"
+        for reason, at in rounds.items()
+    ]
 
 
 def divergence_notes(run: Run) -> list[str]:
