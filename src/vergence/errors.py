@@ -120,9 +120,17 @@ def first_line(fault: BaseException) -> str:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)``, or "" if no known name is near."""
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    """Return `` (did you mean 'x'?)``, or "" if no known name is near.
+
+    Capitals do not count, nor whether words are joined by `-`, `_` or a space.
+    """
+    folded = {_folded(each): each for each in sorted(known)}
+    close = difflib.get_close_matches(_folded(name), folded, n=1)
+    return f" (did you mean '{folded[close[0]]}'?)" if close else ""
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "_").replace(" ", "_")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

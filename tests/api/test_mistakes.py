@@ -1,12 +1,16 @@
 """Mistakes with one's own network, data and loop: each message says what to write instead."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import vergence as vg
+from tests.cli.commands import vergence
 from tests.experiment.made_up import arrays, network, regression, trained
 from vergence.training.fused_optimizers import try_functions
 
@@ -180,3 +184,220 @@ def test_a_data_set_that_fails_names_person_and_item():
 def test_too_large_a_min_samples_says_the_largest():
     with pytest.raises(vg.DataError, match="give at most 40"):
         vg.Federation.from_arrays(arrays(), min_samples=99)
+
+
+def fails_late(done):
+    if done > 0.3:
+        raise KeyError("warmup")
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        (fails_late, r"schedule\(0\.5\) failed with KeyError: 'warmup' \(test_mistakes\.py:\d+\)"),
+        (lambda done: 1 / done, r"schedule\(0\) failed with ZeroDivisionError: float division"),
+        (lambda done: 1.0 if done < 0.3 else np.nan, r"schedule\(0\.5\) must be .*; got nan"),
+    ],
+)
+def test_a_schedule_is_tried_for_every_round_before_the_run(schedule, says):
+    def never(_):
+        raise AssertionError("the run began")
+
+    with pytest.raises(vg.ConfigError, match=says) as refused:
+        trained(local=vg.LocalTraining(schedule=schedule), rounds=4, on_round=never)
+    assert "as lambda done: 0.9 ** (20 * done)" in str(refused.value)
+
+
+@pytest.mark.slow
+def test_a_schedule_that_fails_in_a_worker_alone_says_the_same():
+    here = os.getpid()
+
+    def elsewhere(done):
+        if os.getpid() != here:
+            raise OSError("no file here")
+        return 1.0 - 0.5 * done
+
+    with pytest.raises(
+        vg.ConfigError, match=r"schedule\(0\) failed with OSError: no file .*, as l"
+    ):
+        trained(local=vg.LocalTraining(schedule=elsewhere), workers=2)
+
+
+@pytest.mark.parametrize("least", ["10", 2.5, -1, True])
+def test_min_samples_is_a_whole_number(least):
+    with pytest.raises(vg.ConfigError, match=rf"whole number, 0 or more, .*; got {least!r}"):
+        vg.Federation.from_arrays(arrays(), min_samples=least)
+    vg.Federation.from_arrays(arrays(), min_samples=np.int64(10))
+
+
+def test_labs_name_people_as_the_data_do():
+    """A mapping is enough; whoever is misspelt is named with whom it could be."""
+    for people, says in (
+        (["p03", "p044"], r"'p044' .*\(did you mean 'p04'\?\)"),
+        (["p03"], "no l"),
+    ):
+        plan = vg.Plan(silos={"north": ["p00", "p01", "p02"], "south": people})
+        with pytest.raises(vg.ConfigError, match=rf"silos: .*{says}"):
+            trained(method=vg.methods.FedAvg(), plan=plan)
+
+
+@pytest.mark.parametrize("make", [DataLoader, RandomSampler, lambda data: iter(DataLoader(data))])
+def test_loaders_and_samplers_are_told_to_give_their_data_set(make):
+    data = TensorDataset(torch.ones(20, 4), torch.ones(20))
+    people = {"a": make(data)}
+    for give in (vg.Federation.from_datasets, vg.Federation.from_arrays):
+        with pytest.raises(vg.DataError, match=r"person 'a' has a .*itself, loader\.dataset"):
+            give(people)
+    for given in (people, people["a"]):
+        with pytest.raises(vg.ConfigError, match=r"from_arrays\(.*itself, loader\.dataset"):
+            vg.train(vg.methods.FedAvg(), regression(), given)
+    with pytest.raises(vg.ConfigError, match=r"write Federation\.from_datasets\(people\)"):
+        vg.train(vg.methods.FedAvg(), regression(), {"a": data})
+
+
+@pytest.mark.parametrize(
+    ("label", "write"),
+    [("my run", "my_run"), ("v1.0", "v1_0"), ("-x", "x"), ("", "mine"), (1, "1")],
+)
+def test_labels_say_what_they_may_hold(label, write):
+    says = f"label {label!r} must be letters, digits, _ and -, .*: write '{write}'"
+    with pytest.raises(vg.ConfigError, match=says):
+        vg.train_all(
+            {label: vg.methods.FedAvg()}, regression(), vg.Federation.from_arrays(arrays())
+        )
+
+
+@pytest.mark.slow
+def test_a_mapping_s_keys_name_the_runs_of_a_comparison():
+    runs = [trained(rounds=1, method=vg.methods.FedAvg()), trained(rounds=1)]
+    table = vg.compare({"my run v1.0": runs[0]}, runs[1]).table
+    assert list(table.index) == ["best constant", "my run v1.0", "fedper"]
+    alike = vg.compare({"a": runs[0]}, {"a": runs[1]}).table
+    assert list(alike.index) == ["best constant", "fedavg", "fedper"]
+
+
+def test_predictions_for_samples_without_numbers_are_refused():
+    run, x = trained(rounds=1), np.ones((6, 4), "float32")
+    x[1, 2], x[3, 0] = np.nan, np.inf
+    for samples in (x, {"x": x}):
+        with pytest.raises(vg.DataError, match=r"'x' is nan in row 1 \(2 of 6 rows .*: mend these"):
+            run.predict("p00", samples)
+    x[1, 2], x[3, 0] = 0, 0
+    assert run.predict("p00", x).isfinite().all()
+
+
+def test_missing_inputs_may_be_missing_in_predictions_too():
+    class Filled(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.nan_to_num())
+
+    people = arrays()
+    people["p00"]["x"][3, 1] = np.nan
+    federation = vg.Federation.from_arrays(people, missing="x")
+    task = vg.task_from(lambda: Filled(4, 1), mse_loss)
+    run = trained(task=task, people=federation, method=vg.methods.FedAvg(), rounds=1)
+    x = np.full((2, 4), np.nan, "float32")
+    assert run.predict("p01", x).isfinite().all()
+    x[0, 0] = np.inf
+    with pytest.raises(vg.DataError, match=r"'x' is inf in row 0 \(1 of 2 rows"):
+        run.predict("p01", x)
+
+
+@pytest.mark.slow
+def test_f1_of_a_task_without_classes():
+    run = trained(rounds=1)
+    for ask in (run.classes, run.confusion):
+        with pytest.raises(
+            vg.ConfigError, match=r"F1 .* need class numbers .*run\.predictions\(\)"
+        ):
+            ask()
+    with pytest.raises(
+        vg.ConfigError, match="no run has the metric 'F1'; measured: test_loss: choo"
+    ):
+        vg.compare(run, metric="F1")
+    with pytest.raises(vg.ConfigError, match=r"'Test-Loss' \(did you mean 'test_loss'\?\)"):
+        vg.compare(run, metric="Test-Loss")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda y: y,
+            r"'F1' is one of classes \(.*\), and outputs .*: give it outputs\.argmax\(1\)",
+        ),
+        (lambda y: 1.5 * y, "'F1' is one of classes .*, and 'y' has no class numbers: take a"),
+    ],
+)
+def test_a_metric_of_classes_with_other_outputs_or_targets(change, says):
+    def f1(outputs, _):
+        """Words of scikit-learn, which is no dependency."""
+        if outputs.ndim > 1:
+            raise ValueError("can't handle a mix of multiclass and continuous-multioutput targets")
+        raise ValueError("continuous is not supported")
+
+    people = {p: {"x": own["x"], "y": change(own["y"])} for p, own in classes().items()}
+    whole = people["p00"]["y"].dtype.kind == "i"
+    network = (
+        (lambda: nn.Linear(4, 4))
+        if whole
+        else (lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)))
+    )
+    loss = cross_entropy if whole else mse_loss
+    task = vg.task_from(network, loss, {"F1": f1}, lower_is_better=False)
+    with pytest.raises(vg.ConfigError, match=says):
+        trained(task=task, people=vg.Federation.from_arrays(people), method=vg.methods.FedAvg())
+
+
+@pytest.mark.slow
+def test_names_are_found_whatever_their_capitals():
+    for name in ("Fashion-MNIST", "fashion mnist", "fashion_mnst"):
+        with pytest.raises(
+            vg.ConfigError, match=r"no data set .*\(did you mean 'fashion_mnist'\?\)"
+        ):
+            vg.load_experiment("toy", [f"federation.name={name}"])
+    with pytest.raises(AttributeError, match=r"did you mean 'FedAvg'\?"):
+        _ = vg.methods.FedAVG
+
+
+FACES = """
+task = {{ name = "gaze_angle" }}
+model = {{ name = "lenet" }}
+method = {{ name = "fedavg" }}
+
+[federation]
+name = "face_pictures"
+root = "{root}"
+columns = {{ left = "left_eyes", right = "right_eye", gaze = ["pitch", "yaw"] }}
+"""
+SCREEN = """
+task = {{ name = "gaze_map" }}
+model = {{ name = "glc_vit", preset = "tiny64" }}
+method = {{ name = "fedavg" }}
+
+[federation]
+name = "stimuli"
+root = "{root}"
+stimuli = "images"
+place = "centre"
+screen = [1920, 1080]
+columns = {{ t = "time", x = "x", y = "y", person = "people", stimulus = "images", {units} }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (FACES, "missing columns left_eyes (did you mean 'left_eye'?); found person, left_eye"),
+        (SCREEN, "no column 'images' (columns.stimulus) (did you mean 'image'?); its header has"),
+    ],
+)
+def test_a_misspelt_column_of_a_table_is_named_with_those_there_are(text, says, tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "targets.csv").write_text("person,left_eye,right_eye,pitch,yaw\np,a,b,1,2\n")
+    if text == SCREEN:
+        (tmp_path / "targets.csv").write_text("people,image,time,x,y\np1,a.png,0,1,1\n")
+    file = tmp_path / "made.toml"
+    file.write_text(text.format(root=tmp_path.as_posix(), units='unit = "px", t_unit = "ms"'))
+    vergence("run", file, "--out", tmp_path / "out").complains(3, says)

@@ -6,7 +6,7 @@ import html
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +149,8 @@ def compare(
     """Compare finished runs.
 
     Args:
-        runs: runs, mappings of runs as `run_experiment` returns them, or folders.
+        runs: runs, mappings of runs as `run_experiment` returns them, or folders. A mapping's keys,
+            which may be any text, name its runs in tables.
         metric: metric whose differences are tested; default: the headline metric.
         reference: label of the run with which all others are paired; default: FedAvg and
             local-only.
@@ -172,14 +173,24 @@ def compare(
         )
     allowed = [allow] if isinstance(allow, str) else list(allow)
     folders = [item.folder if isinstance(item, FinishedRun) else Path(item) for item in listed]
-    study = tables.gather(folders, allowed)
-    called = Counter(item.label for item in listed if isinstance(item, FinishedRun))
+    study, names = tables.gather(folders, allowed), _names(runs)
+    named = tuple(replace(run, label=names.get(run.folder, run.label)) for run in study.runs)
+    if len({run.label for run in named}) == len(named):
+        study = replace(study, runs=named)
+    finished = [item for item in listed if isinstance(item, FinishedRun)]
+    called = Counter(names.get(item.folder, item.label) for item in finished)
     twice = [label for label, times in called.items() if times > 1]
     parts = tables.blocks(study, metric, reference, margin, unit)
     alike = [f"several runs are called '{m}': give train label= to tell them apart" for m in twice]
     notes = [*alike, *unfinished_lines(folders), *tables.check_comparable(study.runs, allowed)]
     notes += dict.fromkeys(line for run in study.runs for line in run_notes(run))
     return Comparison(parts, tuple(tables.rows(study)), tuple(notes), study)
+
+
+def _names(runs: Iterable[Any]) -> dict[Path, str]:
+    """Return run directory -> key, for the runs in mappings."""
+    pairs = [pair for item in runs if isinstance(item, Mapping) for pair in item.items()]
+    return {run.folder: str(key) for key, run in pairs if isinstance(run, FinishedRun)}
 
 
 def html_table(block: TextTable) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vergence.adaptation.own_data import ME, OwnData
 from vergence.api import predictions
-from vergence.core.arrays import columns_of
+from vergence.core.arrays import check_numbers, columns_of
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import plural, registry_name
@@ -212,13 +212,16 @@ class FinishedRun:
 
         Raises:
             ConfigError: nobody of this name took part.
-            DataError: the samples are not numbers, or lack a column that the network reads, or have
-                another type or shape than in training.
+            DataError: the samples are not finite numbers, or lack a column that the network reads,
+                or have another type or shape than in training.
         """
         trained = self._trained(seed)
         task = trained.task
         raw = samples if isinstance(samples, Samples) else _samples_by_name(samples, task)
         self._check_kinds(raw, task.labels)
+        inputs = {n: raw.columns[n] for n in task.input_columns or ("x",) if n in raw.columns}
+        # NaN is allowed where it means "not recorded" in training data as well.
+        check_numbers(inputs, "samples", self.loaded.raw.missing)
         federation = Federation("given", {"given": Splits(raw, raw, raw)})
         ready = task.network.prepare(federation).people["given"].test
         example = next(iter(trained.ready.people.values())).train

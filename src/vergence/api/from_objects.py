@@ -20,6 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from vergence.api.function_digest import behaviour_digest, qualified_name
 from vergence.api.task_from import FactoryModel, FunctionTask, fixed_arrays, is_importable
+from vergence.core.arrays import loader_hint
 from vergence.core.federation import Dataset, Federation
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
@@ -90,8 +91,8 @@ def experiment_from(
     """
     check_kinds(method, task, people)
     method = with_base(method)
-    try_functions(method.local)
-    label = label or default_label(method)
+    try_functions(method.local, map(plan.progress, range(plan.rounds)))
+    label = default_label(method) if label is None else label
     check_label(label)
     root = None if root is None else str(root)
     if root is not None and isinstance(people, Federation):
@@ -202,7 +203,12 @@ def _how_to_federate(people: Any) -> str:
             ": it does not say whose samples are whose; give a data set for each person, "
             "Federation.from_datasets({person: dataset, ...})"
         )
-    return ": write Federation.from_arrays({person: {'x': inputs, 'y': targets}, ...})"
+    several = list(people.values()) if isinstance(people, Mapping) else []
+    if several and isinstance(several[0], TorchDataset):
+        return ": write Federation.from_datasets(people)"
+    hints = [hint for each in (people, *several[:1]) if (hint := loader_hint(each))]
+    own = f"; {hints[0]}" if hints else ""
+    return f": write Federation.from_arrays({{person: {{'x': inputs, 'y': targets}}, ...}}){own}"
 
 
 def _describe_parts(

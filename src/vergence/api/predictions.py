@@ -76,8 +76,9 @@ def confusion(frame: DataFrame) -> DataFrame:
 
     if PREDICTED not in frame:
         raise ConfigError(
-            "confusion: this run predicts no classes: its targets are not class numbers, with one "
-            "output for each class"
+            "classes, F1 and the confusion matrix need class numbers as targets, and one output "
+            "for each class, which this run does not have; run.predictions() has its targets and "
+            "outputs"
         )
     classes = np.union1d(frame[TARGET], frame[PREDICTED])
     return pd.crosstab(frame[TARGET], frame[PREDICTED]).reindex(

@@ -494,6 +494,14 @@ def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         whole = [name for name, column in columns.items() if not column.is_floating_point()]
         reason = first_line(error)
+        # Scikit-learn's word for numbers in a metric of classes, such as F1.
+        if "continuous" in reason:
+            mend = (
+                "outputs are a score for each class: give it outputs.argmax(1)"
+                if whole
+                else f"{next(iter(columns))!r} has no class numbers: take a metric of this task"
+            )
+            raise ConfigError(f"{what} is one of classes ({reason}), and {mend}") from error
         if SIZE.search(reason) and what != "the network":
             raise ConfigError(
                 f"{what} does not take {', '.join(columns)} ({reason}): the network must return a "

@@ -3,7 +3,7 @@
 Floating-point numbers become float32, integers int64; bytes (images) stay uint8. All data are
 copied: later changes of the arrays do not change a run.
 
-Used by `api.finished_run` and `core.federation`.
+Used by `api.finished_run`, `api.from_objects` and `core.federation`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from numbers import Integral
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import TensorDataset
 
 from vergence.core.data import SAMPLING_WEIGHT, checked_weights
 from vergence.core.randomness import RandomStream
@@ -51,10 +52,8 @@ def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:
     elif isinstance(samples, tuple | list) and 0 < len(samples) <= len(names):
         samples = dict(zip(names, samples, strict=False))
     if not isinstance(samples, Mapping) or not samples:
-        raise DataError(
-            f"{who} has a {type(samples).__name__}: give arrays by name, {{'x': inputs, 'y': "
-            "targets}, or a torch Dataset"
-        )
+        wanted = "give arrays by name, {'x': inputs, 'y': targets}, or a torch Dataset"
+        raise DataError(f"{who} has a {type(samples).__name__}: {loader_hint(samples) or wanted}")
     keys = as_text(samples, f"{who}: columns")
     # NumPy would read items of a data set as of a list, and one without a last item never ends.
     if any(isinstance(value, TorchDataset) for value in samples.values()):
@@ -251,6 +250,13 @@ def _kind(array: np.ndarray) -> str:
     return {"U": "text", "S": "text", "M": "dates", "m": "durations", "c": "complex numbers"}.get(
         array.dtype.kind, str(array.dtype)
     )
+
+
+def loader_hint(thing: object) -> str:
+    """Return what to give in place of a DataLoader, its iterator or a sampler; else ""."""
+    # Iterators of DataLoaders have no public class.
+    loader = isinstance(thing, DataLoader | Sampler) or "DataLoaderIter" in type(thing).__name__
+    return "batches are drawn here: give the data set itself, loader.dataset" if loader else ""
 
 
 def check_numbers(
@@ -524,7 +530,12 @@ def _with_enough(
 
     Raises:
         DataError: nobody has enough samples.
+        ConfigError: `min_samples` is no whole number.
     """
+    if isinstance(min_samples, bool) or not isinstance(min_samples, Integral) or min_samples < 0:
+        raise ConfigError(
+            f"min_samples must be a whole number, 0 or more, as min_samples=10; got {min_samples!r}"
+        )
     few = [person for person, own in columns.items() if rows_in(own) < min_samples]
     if len(few) == len(people):
         most = max(rows_in(own) for own in columns.values())

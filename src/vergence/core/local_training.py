@@ -6,8 +6,11 @@ Used in most packages.
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
@@ -17,6 +20,8 @@ from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import LATER, tagged
 from vergence.errors import ConfigError
+from vergence.core.tags import tagged
+from vergence.errors import ConfigError, first_line
 
 Precision = Literal["fp32", "bf16", "half"]
 Sampler = Literal["shuffle", "balanced", "weighted"]
@@ -90,10 +95,14 @@ class LocalTraining(NamedOptions, label="local"):
         """Return the learning rate when the fraction `progress` of the rounds is finished.
 
         Raises:
-            ConfigError: a schedule of one's own returns no positive number.
+            ConfigError: a schedule of one's own raises an error, or returns no positive number.
         """
         if callable(self.schedule):
-            factor = self.schedule(progress)
+            try:
+                factor = self.schedule(progress)
+            # A user's function may raise anything.
+            except Exception as error:
+                raise ConfigError(_failed(progress, error)) from error
             if not isinstance(factor, int | float) or not 0 < self.lr * factor <= LARGEST:
                 raise ConfigError(
                     f"local: schedule({progress:g}) must be a factor of lr, above 0, as lambda "
@@ -107,6 +116,24 @@ class LocalTraining(NamedOptions, label="local"):
                 return self.lr * 0.1 ** ((progress >= 0.5) + (progress >= 0.75))
             case _:
                 return self.lr
+
+
+def _failed(progress: float, error: Exception) -> str:
+    """Return the message on an error that a user's schedule raised."""
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    # Of a function of other arguments there is no line: the call itself failed.
+    own = frame.filename != __file__
+    where = f" ({Path(frame.filename).name}:{frame.lineno})" if own else ""
+    none = (
+        "; schedulers of torch, which change an optimiser, are none"
+        if isinstance(error, TypeError)
+        else ""
+    )
+    return (
+        f"local: schedule({progress:g}) failed with {type(error).__name__}: {first_line(error)}"
+        f"{where}: it must be a function of the share of the rounds that are finished, from 0 to "
+        f"below 1, that gives a factor of lr, as lambda done: 0.9 ** (20 * done){none}"
+    )
 
 
 @tagged("OptimiserState")

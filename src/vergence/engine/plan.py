@@ -5,6 +5,7 @@ Used in most packages.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -66,7 +67,7 @@ class Plan(NamedOptions):
         early_stopping: when a run ends before its last round.
         privacy: protections beyond what the method does.
         poison: people who attack on purpose.
-        silos: labs: clients with many people inside.
+        silos: labs: clients with many people inside; or a mapping, lab -> names of its people.
     """
 
     rounds: Annotated[int, Ge(0)] = 20
@@ -92,6 +93,8 @@ class Plan(NamedOptions):
 
     def __post_init__(self) -> None:
         check_ranges(self, "run")
+        if isinstance(self.silos, Mapping):
+            object.__setattr__(self, "silos", Silos({k: tuple(v) for k, v in self.silos.items()}))
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(
                 f"run: seeds must be different numbers, at least one; got {self.seeds}"

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from vergence.core.federation import Federation, without_data
 from vergence.core.identifiers import check_ids
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError, DataError, meant
 
 # A refusal with the names of a thousand people would hide what it says.
 SHOWN = 5
@@ -101,7 +101,9 @@ class Silos:
         known = set(people)
         if unknown := [person for person in self.lab_of if person not in known]:
             raise ConfigError(
-                f"silos: nobody is called {_some(unknown)} in the data; there are {_some(people)}"
+                f"silos: nobody is called {_some(unknown)} in the data"
+                f"{meant(unknown[0], people)}; there are {_some(people)}: name people as the data "
+                "do"
             )
         if missing := [person for person in people if person not in self.lab_of]:
             raise ConfigError(

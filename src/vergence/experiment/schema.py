@@ -640,9 +640,10 @@ def check_label(label: Any) -> None:
         ConfigError: the label cannot be used.
     """
     if not isinstance(label, str) or not LABEL.fullmatch(label):
+        fitting = re.sub(r"[^\w-]+", "_", str(label)).strip("_-")[:50] or "mine"
         raise ConfigError(
-            f"method label '{label}' must be letters, digits, _ and -, 100 at most, and not begin "
-            "with -"
+            f"method label {label!r:.60} must be letters, digits, _ and -, 1 to 100, and not begin "
+            f"with -: write '{fitting}'"
         )
 
 

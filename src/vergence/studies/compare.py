@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vergence.core.naming import plural
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, meant
 from vergence.monitoring.unfinished import unfinished
 from vergence.results.baselines import kind, plain
 from vergence.results.harm import Harm, harms
@@ -221,7 +221,10 @@ def blocks(
     names = _metrics(listed)
     chosen = metric or study.headline
     if chosen not in names:
-        raise ConfigError(f"no run has the metric '{chosen}'; measured: {', '.join(names)}")
+        raise ConfigError(
+            f"no run has the metric '{chosen}'{meant(chosen, names)}; measured: "
+            f"{', '.join(names)}: choose one of these, or train again with a task that measures it"
+        )
     people, seeds = len(study.runs[0].people), len(study.runs[0].seeds)
     lower = ", lower is better" if chosen in study.lower_is_better else ""
     about = (

@@ -8,7 +8,7 @@ Used by `training.cuda_graphs`, `training.few_shot`, `training.sequential`, `tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -89,21 +89,14 @@ class OwnOptimizer:
         return slots
 
 
-def try_functions(local: LocalTraining) -> None:
-    """Try an optimiser and a schedule of one's own on a single number.
+def try_functions(local: LocalTraining, progress: Iterable[float] = (0.0,)) -> None:
+    """Try an optimiser of one's own on a single number, and a schedule at all shares in `progress`.
 
     Raises:
         ConfigError: one of them fails, or returns something else; the message says what is wanted.
     """
     made, number = local.functions.get("optimizer"), torch.zeros(1)
-    try:
-        rate = local.learning_rate(0.0)
-    except TypeError as error:
-        raise ConfigError(
-            "local: schedule must be a function of the share of the rounds that are finished, as "
-            "lambda done: 0.9 ** (20 * done); schedulers of torch, which change an optimiser, are "
-            f"none: {first_line(error)}"
-        ) from error
+    rate, *_ = [local.learning_rate(each) for each in (0.0, *progress)]
     if made is None:
         return
     try:

@@ -23,7 +23,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vergence.errors import DataError
+from vergence.errors import DataError, meant
 
 MISSING = ("", "-", ".", "nan", "na", "n/a", "null", "none")
 """Cells that mean that there is no number, in small letters; capitals mean the same."""
@@ -417,8 +417,8 @@ def _check_header(path: Path, header: list[str], required: Sequence[str], kind: 
     missing = [name for name in required if name not in header]
     if missing:
         raise DataError(
-            f"{path} is not the {kind} this version reads: missing columns {', '.join(missing)}; "
-            f"found {', '.join(header)[:200]}; rename the columns that hold these, or export it "
-            "again",
+            f"{path} is not the {kind} this version reads: missing columns {', '.join(missing)}"
+            f"{meant(missing[0], header)}; found {', '.join(header)[:200]}; rename the columns "
+            "that hold these, or export it again",
             code="file-layout",
         )
