@@ -9,7 +9,6 @@ import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,8 +18,6 @@ from torch.optim import Optimizer
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.tags import LATER, tagged
-from vergence.errors import ConfigError
-from vergence.core.tags import tagged
 from vergence.errors import ConfigError, first_line
 
 Precision = Literal["fp32", "bf16", "half"]
