@@ -5,7 +5,7 @@ Used in most packages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -31,15 +31,11 @@ class MaskChooser(Protocol):
         ...
 
 
-class BatchDrawer(Protocol):
-    """A function that draws the batches of a client's round."""
+BatchDrawer = Callable[[int], Tensor | None]
+"""Returns the sample numbers of a batch of a client's round, by the batch's number.
 
-    def __call__(self, at: int) -> Tensor | None:
-        """Return the sample numbers of batch number `at`; None after the last batch.
-
-        A batch can be empty.
-        """
-        ...
+None comes after the last batch. A batch can be empty.
+"""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -170,6 +170,14 @@ class FitResult:
         return self.examples if weights == "samples" else 1.0
 
 
+StepGradients = Callable[[Task, nn.Module, Batch, str | None], tuple[Params, Tensor | None]]
+"""Computes the gradients for an optimiser step: (task, module, batch, wrt) -> gradients.
+
+They are those with respect to all parameters, and to the batch's column `wrt`; the second is None
+if `wrt` is None.
+"""
+
+
 @dataclass(frozen=True)
 class Step:
     """Request for one optimiser step of `params` on a batch, in place.
@@ -187,19 +195,6 @@ class Step:
     on: Network
     wrt: str | None = None
     gradients: StepGradients | None = None
-
-
-class StepGradients(Protocol):
-    """A function that computes the gradients for an optimiser step from a batch."""
-
-    def __call__(
-        self, task: Task, module: nn.Module, batch: Batch, wrt: str | None
-    ) -> tuple[Params, Tensor | None]:
-        """Return the gradients with respect to all parameters, and to the batch's column `wrt`.
-
-        The second is None if `wrt` is None.
-        """
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,9 @@ Used by `deployment.server_run`.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from vergence.deployment.folders import ClientSide
 from vergence.deployment.keys import known_keys, party_identity
 from vergence.deployment.resident_node import ResidentNode
 from vergence.deployment.secure_sum_aggregator import SecureSumAggregator
@@ -21,29 +18,16 @@ from vergence.errors import StateError
 class AggregatorNode(ResidentNode):
     """Node that takes part in the secure sums of one run at a time, and has no data of clients."""
 
-    def __init__(self, folder: Path, side: ClientSide) -> None:
-        super().__init__(folder, side)
-        self.runs: dict[tuple[Any, ...], SecureSumAggregator] = {}
-        self.lock = threading.Lock()
+    kind = "request"
 
     @property
     def role(self) -> str:
         """This node's role, as messages to the operator name it."""
         return "aggregator"
 
-    def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Handle a message of a secure sum, and return the bytes of the answer.
-
-        `note` is the request's JSON header: it names kind, run, method and seed.
-        """
-        if note["kind"] != "request":
-            return super().work(note, body)
-        with self.lock:
-            key = (note["run"], note["label"], note["seed"])
-            if key not in self.runs:
-                self.runs = {key: self.aggregator(note)}
-            adding = self.runs[key]
-        return adding.answer(body)
+    def begin(self, note: Mapping[str, Any]) -> Callable[[bytes], bytes]:
+        """Return the function that answers messages of the secure sums of a run."""
+        return self.aggregator(note).answer
 
     def aggregator(self, note: Mapping[str, Any]) -> SecureSumAggregator:
         """Return the object that takes part in the secure sums of the run that `note` names.

@@ -61,11 +61,6 @@ def deployable(experiment: Experiment) -> Experiment:
     if plan.privacy.solver is not None:
         refuse_own_prior(task)
     policy = plan.privacy.aggregation
-    if policy is not None and policy.groups:
-        raise ConfigError(
-            "privacy.aggregation: sums of groups are simulated only; leave out groups and "
-            "privacy.robust, or simulate"
-        )
     if policy is not None:
         for label, method in experiment.methods.items():
             if server_deals(method, plan.privacy):
@@ -111,6 +106,11 @@ def _refusals(experiment: Experiment, plan: Plan) -> Sequence[tuple[object, str]
             plan.privacy.output_range is not None,
             "privacy.output_range: the server of a deployment has nobody's pictures to tell the "
             "range from; leave it out, or simulate",
+        ),
+        (
+            plan.privacy.aggregation is not None and plan.privacy.aggregation.groups,
+            "privacy.aggregation: sums of groups are simulated only; leave out groups and "
+            "privacy.robust, or simulate",
         ),
         (
             isinstance(experiment.proxy, ReleasedSamples),

@@ -6,8 +6,7 @@ Used by `deployment.server_run`.
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,35 +26,30 @@ class MainServerNode(ResidentNode):
     It knows clients by their public keys for encryption.
     """
 
+    kind = "main"
+
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
         peers = sorted((folder / "peers").glob("*.box"))
         self.boxes = {peer.stem: SealedBox(folder / BOX, peer, peer.stem) for peer in peers}
-        self.servers: dict[tuple[Any, ...], MainServer] = {}
-        self.lock = threading.Lock()
+        self.server: MainServer | None = None
 
     @property
     def role(self) -> str:
         """This node's role, as messages to the operator name it."""
         return "main server"
 
-    def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
-        """Begin or continue a session with clients, and return its next message.
+    def begin(self, note: Mapping[str, Any]) -> Callable[[bytes], bytes]:
+        """Return the function that begins or continues sessions of a run with clients.
 
-        `note` is the request's JSON header: it names kind, run, method and seed.
+        It returns a session's next message.
         """
-        if note["kind"] != "main":
-            return super().work(note, body)
-        with self.lock:
-            key = (note["run"], note["label"], note["seed"])
-            if key not in self.servers:
-                runner = self.runner(note, remote_people("nobody's", {}), self.folder / "state")
-                sealed = BoxedMessages(self.boxes, run_words(note))
-                for before in self.servers.values():
-                    before.end()
-                self.servers = {key: MainServer(runner, sealed.close, sealed.open)}
-            server = self.servers[key]
-        return server.answer(body)
+        runner = self.runner(note, remote_people("nobody's", {}), self.folder / "state")
+        sealed = BoxedMessages(self.boxes, run_words(note))
+        if self.server is not None:
+            self.server.end()
+        self.server = MainServer(runner, sealed.close, sealed.open)
+        return self.server.answer
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ A `Transport` carries the bytes; this module does not depend on its kind. A turn
 on one message.
 
 Used by `cli.deploy`, `deployment.client_registry`, `deployment.main_server`,
-`deployment.main_server_node`, `deployment.server_run` and `deployment.transport.flower`.
+`deployment.main_server_node`, `deployment.secure_sum_server`, `deployment.server_run` and
+`deployment.transport.flower`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from vergence.deployment.protocol import (
     turn_stamps,
     unframed,
 )
-from vergence.deployment.secure_sum_server import SecureSumServer
 from vergence.engine.channel import DIRECT
 from vergence.engine.client_executor import TurnResult
 from vergence.engine.client_runner import ClientRunner, heaviest, masks
@@ -148,6 +148,9 @@ class RemoteClients:
         identity: PartyIdentity | None = None,
         tell: Callable[..., object] = tell_nobody,
     ) -> None:
+        # Imported here, since a secure sum is held with remote clients.
+        from vergence.deployment.secure_sum_server import SecureSumServer
+
         self.count = 0
         self.line, self.relay, self.lock, self.tell = line, relay, threading.Lock(), tell
         self.guesses: dict[str, dict[str, float]] = {}
@@ -387,9 +390,7 @@ class RemoteClients:
 
     def _known(self, task: ClientTask) -> Mapping[str, Mask]:
         """Return the masks by tree that belong to the client's state before the task."""
-        if task.file is None:
-            return {}
-        return self.known_masks.get(task.client, {}).get(task.file, {})
+        return self.known_masks.get(task.client, {}).get(task.file or "", {})
 
     def take_drops(self, client: str) -> tuple[str, ...]:
         """Return the names of the state files that a client may delete; each is returned once."""

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
@@ -20,8 +21,9 @@ from multiprocessing.connection import (
     deliver_challenge,
 )
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from vergence.deployment.folders import ClientSide
 from vergence.deployment.joined_node import JoinedNode
 from vergence.system.local_sockets import limit_wait, name_of, peer_is_same_user
 
@@ -35,7 +37,34 @@ class ResidentNode(JoinedNode):
     """Node that answers requests over a local socket until its process ends.
 
     Flower starts a new process for each request; that process passes the request on to this node.
+    The node takes part in one run at a time.
     """
+
+    kind: str
+    """Kind of the requests that belong to a run."""
+
+    def __init__(self, folder: Path, side: ClientSide) -> None:
+        super().__init__(folder, side)
+        self.runs: dict[tuple[Any, ...], Callable[[bytes], bytes]] = {}
+        self.lock = threading.Lock()
+
+    def begin(self, note: Mapping[str, Any]) -> Callable[[bytes], bytes]:
+        """Begin a run, and return the function that answers its requests; subclasses override this.
+
+        `note` is a request's JSON header: it names kind, run, method and seed.
+        """
+        raise NotImplementedError
+
+    def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
+        """Answer a request of the run that `note` names; a new run takes the place of the last."""
+        if note["kind"] != self.kind:
+            return super().work(note, body)
+        with self.lock:
+            key = (note["run"], note["label"], note["seed"])
+            if key not in self.runs:
+                self.runs = {key: self.begin(note)}
+            answer = self.runs[key]
+        return answer(body)
 
     def listen(self, secret: Path) -> NoReturn:
         """Answer requests of processes that know the secret in the file `secret`, without end."""

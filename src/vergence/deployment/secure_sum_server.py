@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 from vergence.core.messages import Message
 from vergence.core.serialization import UNREADABLE, pack, quick_digest, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
-from vergence.engine.client_runner import ClientRunner
+from vergence.deployment.remote_clients import RemoteClients
 from vergence.engine.records import ClientResult, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import (
     PartyIdentity,
@@ -30,25 +30,6 @@ from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
 from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
 
 
-class SumClients(Protocol):
-    """The access to remote clients that a secure sum needs; `RemoteClients` implements it."""
-
-    limit: int
-
-    @property
-    def runner(self) -> ClientRunner:
-        """The object that knows the layouts of replies and the names of states."""
-        ...
-
-    def ask_raw(self, client: str, request: bytes) -> bytes | None:
-        """Send a request; return the answer's bytes; None if no answer came or it is too large."""
-        ...
-
-    def drop_later(self, file: str) -> None:
-        """Name this state file in the next request to its client, so that the client deletes it."""
-        ...
-
-
 class SecureSumServer:
     """Runs secure sums over the replies of remote clients, with aggregators if there are any.
 
@@ -56,7 +37,9 @@ class SecureSumServer:
         ConfigError: `identity` is None: the clients' keys are not known.
     """
 
-    def __init__(self, remote: SumClients, sums: SecureSum, identity: PartyIdentity | None) -> None:
+    def __init__(
+        self, remote: RemoteClients, sums: SecureSum, identity: PartyIdentity | None
+    ) -> None:
         if identity is None:
             raise ConfigError(
                 "privacy.aggregation: clients on other machines need keys that all of them know"

@@ -2,7 +2,7 @@
 
 A round waits for all replies, for a number of replies or for a time; or it takes the next reply.
 
-Used by `engine.compatibility`, `engine.plan`, `engine.virtual_clock`, `experiment.record_tables`,
+Used by `engine.plan`, `engine.virtual_clock`, `experiment.record_tables`,
 `experiment.schema` and `studies.comparability`.
 """
 

@@ -228,9 +228,8 @@ class ClientRunner:
         reply, state = settled.reply, settled.state
         # Under secure sums the share of personal entries is hidden like everything else.
         share = None if layout else self.share(state.state)
-        filed = None
-        if settled.packed is not None:
-            filed = self.store.write(task.client, batch.stamp, settled.packed, share, task.spare)
+        packed, stamp = settled.packed, batch.stamp
+        filed = packed and self.store.write(task.client, stamp, packed, share, task.spare)
         result = replace(
             turn.result,
             status="ok" if settled.fault is None else f"{QUARANTINED}{settled.fault}",
@@ -332,13 +331,14 @@ def unchanged(before: ClientState, after: ClientState) -> bool:
 def owned(sealed: SealedReply) -> SealedReply:
     """Return a reply whose parameters are copies, with memory of their own."""
     # Its tensors may lie in the mapped file of a client's state, which the next turn overwrites.
-    trees = {}
-    for name, tree in sealed.trees.items():
-        weight = tree.weight
-        if isinstance(weight, Params):
-            weight = weight.like(weight.flat.clone())
-        total = tree.total.like(tree.total.flat.clone())
-        trees[name] = replace(tree, total=total, weight=weight)
+    trees = {
+        name: replace(
+            tree,
+            total=tree.total.copy(),
+            weight=tree.weight.copy() if isinstance(tree.weight, Params) else tree.weight,
+        )
+        for name, tree in sealed.trees.items()
+    }
     return replace(sealed, trees=trees)
 
 

@@ -11,20 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from vergence.engine.asynchronous_aggregation import Delivery
-from vergence.engine.early_stopping import EarlyStopping
-from vergence.engine.participation import Participation
-from vergence.engine.silos import Silos
+from vergence.engine.plan import Plan
 from vergence.errors import ConfigError, nearest
-from vergence.privacy.config import Privacy
 from vergence.privacy.hooks import Protection
-from vergence.privacy.poisoning.updates import Poison
 from vergence.privacy.robust.base import WHOLE
 from vergence.privacy.split.defense import NoPeekCut
-from vergence.training.pruning import Gradual
-from vergence.wire.codecs import Compression
 
 
 class Incompatibility(NamedTuple):
@@ -538,72 +531,6 @@ WITH_METHODS = (
 """Pairs that a plan refuses with some methods."""
 
 
-class RunSettings(Protocol):
-    """Settings of a plan that the table of incompatibilities looks at."""
-
-    # A protocol, as `Plan` checks itself when it is made and so imports this module.
-
-    @property
-    def engine(self) -> str:
-        """The name of the engine."""
-        ...
-
-    @property
-    def solver(self) -> str:
-        """The name of the solver."""
-        ...
-
-    @property
-    def precision(self) -> str:
-        """The precision of training."""
-        ...
-
-    @property
-    def device(self) -> str:
-        """The device on which the run trains."""
-        ...
-
-    @property
-    def presence(self) -> Participation:
-        """Rule for which clients take part in a round."""
-        ...
-
-    @property
-    def delivery(self) -> Delivery:
-        """Rule for the replies that a round waits for."""
-        ...
-
-    @property
-    def wire(self) -> Compression:
-        """Compression of updates."""
-        ...
-
-    @property
-    def pruning(self) -> Gradual:
-        """Pruning while training."""
-        ...
-
-    @property
-    def early_stopping(self) -> EarlyStopping:
-        """When the run ends before its last round."""
-        ...
-
-    @property
-    def privacy(self) -> Privacy:
-        """The protections."""
-        ...
-
-    @property
-    def poison(self) -> Poison | None:
-        """The attack of malicious clients, where there are any."""
-        ...
-
-    @property
-    def silos(self) -> Silos:
-        """The labs with many people inside."""
-        ...
-
-
 @dataclass(frozen=True)
 class CheckedSettings:
     """Settings of a plan, under the names in the table of incompatibilities.
@@ -614,7 +541,7 @@ class CheckedSettings:
             checks of Vergence's own deployment.
     """
 
-    plan: RunSettings
+    plan: Plan
     app: bool = field(default=False, kw_only=True)
 
     @property
@@ -752,7 +679,7 @@ class _Words(dict[str, object]):
         return getattr(self.settings, key)
 
 
-def agree(plan: RunSettings, app: bool = False) -> None:
+def agree(plan: Plan, app: bool = False) -> None:
     """Refuse settings that do not go together, whatever the method.
 
     Raises:

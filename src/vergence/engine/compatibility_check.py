@@ -19,8 +19,8 @@ from vergence.engine.compatibility import (
     WITH_METHODS,
     CheckedSettings,
     InvalidCombination,
-    RunSettings,
 )
+from vergence.engine.plan import Plan
 from vergence.engine.protections.dry_run import unprotected
 from vergence.engine.protections.split_defense import BACK
 from vergence.methods.split.base import BatchwiseSplit, Cutting
@@ -149,7 +149,7 @@ METHODS: Mapping[str, Callable[[Combination], object]] = {
 }
 
 
-def check(plan: RunSettings, method: Method, task: Task | None = None, app: bool = False) -> None:
+def check(plan: Plan, method: Method, task: Task | None = None, app: bool = False) -> None:
     """Refuse a method that cannot run under a plan.
 
     `app` says whether the plan runs as an app of Flower's own programs.

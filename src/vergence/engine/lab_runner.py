@@ -78,9 +78,11 @@ class LabRunner(ClientRunner):
         for person in self.silos.labs[task.client]:
             own = ClientState(states.get(person))
             result, sealed, after = self.worker.turn(replace(task, client=person), own, batch)
-            reason = result.status.removeprefix(QUARANTINED) if sealed is None else None
-            if sealed is not None:
-                reason = unfit(sealed, after, task.message.round, sent, exposed)
+            reason = (
+                result.status.removeprefix(QUARANTINED)
+                if sealed is None
+                else unfit(sealed, after, task.message.round, sent, exposed)
+            )
             results.append(result)
             # The person goes on from the state before this turn.
             if reason is not None:

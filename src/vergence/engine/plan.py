@@ -13,7 +13,6 @@ from annotated_types import Ge
 
 from vergence.core.options import NamedOptions, check_ranges
 from vergence.engine.asynchronous_aggregation import Delivery
-from vergence.engine.compatibility import agree
 from vergence.engine.early_stopping import VALIDATION, EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.silos import Silos
@@ -114,6 +113,9 @@ class Plan(NamedOptions):
                 "early_stopping looks at people's validation samples when they are evaluated, and "
                 "run.evaluate_every = 0 evaluates at the end only: set it to 1 or more"
             )
+        # Imported here, since the table of incompatibilities is written in terms of a plan.
+        from vergence.engine.compatibility import agree
+
         agree(self)
 
     def asked(self, people: int) -> int:

@@ -427,13 +427,12 @@ class RoundLoop:
 
     def record_uploads(self) -> None:
         """Write to turns.csv the bytes of sending everybody's data to a data centre."""
-        rows = []
-        for person, splits in self.federation.people.items():
-            sent = sum(part.bytes() for part in (splits.train, splits.val))
-            examples = self.task.weigh(splits.train)
-            rows.append(
-                (self.task.seed, 0, person, UPLOAD, "data", sent, 0, examples, "", 0, "", "ok")
-            )
+        seed, weigh, people = self.task.seed, self.task.weigh, self.federation.people
+        sent = {person: s.train.bytes() + s.val.bytes() for person, s in people.items()}
+        rows = [
+            (seed, 0, person, UPLOAD, "data", sent[person], 0, weigh(s.train), "", 0, "", "ok")
+            for person, s in people.items()
+        ]
         self.folder.append("turns.csv", rows)
 
     def one_round(self, at: int, server: object) -> object:
@@ -497,6 +496,16 @@ class RoundLoop:
         elif any(point == VALIDATION for point, _ in means):
             self.watch(done, means)
 
+    def evaluate(
+        self, server: object, done: int, points: tuple[str, ...]
+    ) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        """Evaluate people after a round; return evaluation point -> person -> metric -> value."""
+        metrics_at = self.exchange.evaluate(
+            measured(self.federation, self.plan), server, done, points
+        )
+        self.people = metrics_at.get("P0", self.people)
+        return metrics_at
+
     def measure_late(self, done: int, server: object) -> None:
         """Evaluate after a round, if it is due, in a run for which this was the last one before."""
         if points := self.plan.points_at(done):
@@ -509,10 +518,7 @@ class RoundLoop:
         self, done: int, server: object, points: tuple[str, ...]
     ) -> dict[tuple[str, str], float]:
         """Evaluate people between rounds; return (evaluation point, metric) -> mean over people."""
-        people = measured(self.federation, self.plan)
-        metrics_at = self.exchange.evaluate(people, server, done, points)
-        self.people = metrics_at.get("P0", self.people)
-        return self.write_curves(done, metrics_at)
+        return self.write_curves(done, self.evaluate(server, done, points))
 
     def write_curves(self, done: int, metrics_at: MetricsAt) -> dict[tuple[str, str], float]:
         """Write each person's scores after a round to curves.csv; return means over people.
@@ -605,9 +611,7 @@ class RoundLoop:
             rounds: number of rounds that are done.
             known: whether rounds.csv has the scores of these models already.
         """
-        metrics_at = self.exchange.evaluate(
-            measured(self.federation, self.plan), server, rounds, self.plan.final_points
-        )
+        metrics_at = self.evaluate(server, rounds, self.plan.final_points)
         rows = [
             (self.task.seed, person, point, metric, repr(float(value)))
             for point, people in metrics_at.items()
@@ -621,7 +625,6 @@ class RoundLoop:
         means = averages(metrics_at)
         if not known:
             self.write_rounds(rounds, means, cost)
-        self.people = metrics_at.get("P0", self.people)
         self.tell(rounds, means, final=True)
 
     def save(self, done: int, server: object, sha: str | None = None) -> None:
@@ -667,10 +670,8 @@ def averages(metrics_at: MetricsAt) -> dict[tuple[str, str], float]:
 
     NaN values are left out.
     """
-    means = {}
-    for point, people in metrics_at.items():
-        names = sorted({m for metrics in people.values() for m in metrics})
-        for name in names:
-            values = [metrics[name] for metrics in people.values() if name in metrics]
-            means[point, name] = float(np.mean(with_number(values)))
-    return means
+    return {
+        (point, name): float(np.mean(with_number(m[name] for m in people.values() if name in m)))
+        for point, people in metrics_at.items()
+        for name in sorted({name for metrics in people.values() for name in metrics})
+    }

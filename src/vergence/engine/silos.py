@@ -1,6 +1,6 @@
 """Labs: clients that hold the data of several people each.
 
-Used by `engine.compatibility`, `engine.lab_runner`, `engine.plan`, `engine.protections.user_level`
+Used by `engine.lab_runner`, `engine.plan`, `engine.protections.user_level`
 and `experiment.schema`.
 """
 

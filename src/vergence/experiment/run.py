@@ -454,10 +454,9 @@ def progress_bar(shown: bool = True) -> Progress:
     It is drawn only if `shown` is true, and only on a terminal or in a notebook.
     """
     console = Console(stderr=True)
-    visible = sys.stderr.isatty()
-    if console.is_jupyter:
-        # In notebooks rich needs ipywidgets to draw a bar.
-        visible = importlib.util.find_spec("ipywidgets") is not None
+    # In notebooks rich needs ipywidgets to draw a bar.
+    widgets = importlib.util.find_spec("ipywidgets") is not None
+    visible = widgets if console.is_jupyter else sys.stderr.isatty()
     return Progress(
         TextColumn("{task.description:>22}"),
         BarColumn(),

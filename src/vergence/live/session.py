@@ -112,15 +112,13 @@ class LiveSession:
         if self.recording is not None:
             known = () if seen.numbers is None else (*seen.numbers, 1000 * latency_s)
             self.recording.add(frame, seen.picture, known)
-        if self.window is None:
-            return True
-        return self.window.show(seen.picture, self._text())
+        return self.window is None or self.window.show(seen.picture, self._text())
 
     def _text(self) -> str:
         now = self.statistics
-        if not now.frames:
-            return "waiting for frames"
         return (
             f"{now.rate:.1f} frames/s   latency {now.latency_ms:.0f} ms   "
             f"{self.camera.dropped} dropped"
+            if now.frames
+            else "waiting for frames"
         )

@@ -200,9 +200,8 @@ def measure(line: PruningRow, subject: PrunedModel, tune: int) -> None:
     """Prune one model and score it for its people; with `tune`, train it on and score it again."""
     task, trained = subject.trained.task, subject.trained
     params, network = subject.params, task.module()
-    keep = Mask.full(params.layout)
-    if line.pruning is not None:
-        keep = line.pruning.mask_of_remaining(network, params)
+    pruning, full = line.pruning, Mask.full(params.layout)
+    keep = full if pruning is None else pruning.mask_of_remaining(network, params)
     pruned = made(line, network, keep, params)
     if line.network is None:
         line.network, line.tensors = pruned, dict(pruned.named_parameters())

@@ -103,7 +103,7 @@ def status(folder: Path) -> Status:
     runs, free = [], running is not None
     # Methods run one after the other: a process writes to the first that is not finished.
     for (label, name), path in places.items():
-        runs.append(stand(path, name, _one(table, label), free))
+        runs.append(stand(path, name, {**table, "method": labels(table)[label]}, free))
         free = free and runs[-1].state == "finished"
     events = list(_records(home)) if home is not None else []
     return Status(
@@ -153,10 +153,6 @@ def labels(table: Mapping[str, Any]) -> dict[str, Any]:
     entries = table["methods"] if "methods" in table else [table["method"]]
     whole = [{"name": e} if isinstance(e, str) else e for e in entries]
     return {e.get("label", default_label(e["name"])): e for e in whole}
-
-
-def _one(table: Mapping[str, Any], label: str) -> dict[str, Any]:
-    return {**table, "method": labels(table)[label]}
 
 
 def _records(home: Path) -> Iterator[Mapping[str, Any]]:

@@ -177,9 +177,7 @@ def digits(values: Iterable[float]) -> int:
 
 def number(value: float, decimals: int) -> str:
     """Format a number with a true minus sign; NaN and infinity become a dash."""
-    if not math.isfinite(value):
-        return DASH
-    return f"{value:.{decimals}f}".replace("-", MINUS)
+    return f"{value:.{decimals}f}".replace("-", MINUS) if math.isfinite(value) else DASH
 
 
 def spread(values: Iterable[float], decimals: int, bounds: Bounds | None) -> str:

@@ -167,9 +167,11 @@ def judge(
     pairs = pairs_of(study, reference)
     values = {pair: _differences(study, *pair, metric, unit) for pair in pairs}
     adjusted = _family({pair: statistics.wilcoxon(d) for pair, d in values.items()})
-    near = dict.fromkeys(pairs, math.nan)
-    if margin is not None:
-        near = _family({pair: statistics.tost(d, margin) for pair, d in values.items()})
+    near = (
+        dict.fromkeys(pairs, math.nan)
+        if margin is None
+        else _family({pair: statistics.tost(d, margin) for pair, d in values.items()})
+    )
     alone = standings(study, metric)
     return [
         ComparedMethod(

@@ -160,12 +160,16 @@ class FewShotScene:
             stream = RandomStream("estimator", self.options.seed)
             network = Estimator(epochs=self.options.epochs).fit(near, self.shots.gaze, stream)
             readers = (network, ridge(near, self.shots.gaze))
+            far = {p: torch.cat([tests[p][:, columns], r.pose], 1) for p, r in self.tests.items()}
             for reader, read_ in zip(READERS, readers, strict=True):
-                errors = {}
-                for person, rows in self.tests.items():
-                    far = torch.cat([tests[person][:, columns], rows.pose], 1)
-                    errors[person] = float(error_deg(read_(far), rows.gaze).mean())
-                yield name, reader, errors
+                yield (
+                    name,
+                    reader,
+                    {
+                        person: float(error_deg(read_(far[person]), rows.gaze).mean())
+                        for person, rows in self.tests.items()
+                    },
+                )
 
     def constant(self) -> Errors:
         """Return the errors of the shots' mean direction, which is computed for each eye."""

@@ -256,9 +256,7 @@ def growth(scene: StudyScene) -> None:
             drawn = RandomStream("people", seed).numpy().permutation(len(known))[:size]
             chosen = [known[int(i)] for i in sorted(drawn)]
             folder = scene.out / PEOPLE / f"n{size:02d}" / f"seed{seed}"
-            # The experiment with this seed alone.
-            run = {**scene.experiment.table.get("run", {}), "seeds": [seed]}
-            run_on_people(scene, check({**scene.experiment.table, "run": run}), folder, chosen)
+            run_on_people(scene, with_key(scene.experiment, "run", "seeds", [seed]), folder, chosen)
             for label in scene.experiment.methods:
                 table = values.setdefault(label, np.zeros((len(left_out), len(sizes))))
                 trained = scene.run(folder / label, seed)

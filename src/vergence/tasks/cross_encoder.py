@@ -124,13 +124,14 @@ def reconstruction_metrics(outputs: Eyes, samples: Samples) -> dict[str, float]:
 
 def mean_eyes(federation: Federation) -> dict[str, dict[str, dict[str, float]]]:
     """Return the metrics of each person's mean training image, as the baseline `mean image`."""
-    metrics = {}
-    for person, splits in federation.scored_people.items():
-        mean = pixels(dict(splits.train.columns)).mean(0, keepdim=True)
-        metrics[person] = reconstruction_metrics(
-            mean.expand(len(splits.test), -1, -1, -1, -1), splits.test
-        )
-    return {"mean image": metrics}
+    people = federation.scored_people
+    means = {p: pixels(dict(s.train.columns)).mean(0, keepdim=True) for p, s in people.items()}
+    return {
+        "mean image": {
+            p: reconstruction_metrics(means[p].expand(len(s.test), -1, -1, -1, -1), s.test)
+            for p, s in people.items()
+        }
+    }
 
 
 def check_rows(task: str, federation: Federation) -> None:

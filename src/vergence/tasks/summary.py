@@ -114,10 +114,11 @@ class SummaryTask(Task):
     def loss(self, output: Logits, batch: Batch) -> Float[Tensor, ""]:
         """Return the loss: the mean over clips of each clip's mean over its steps."""
         target, steps = batch["target"], batch["steps"]
-        if self.criterion == "bce":
-            each = functional.binary_cross_entropy_with_logits(output, target, reduction="none")
-        else:
-            each = (output.sigmoid() - target).square()
+        each = (
+            functional.binary_cross_entropy_with_logits(output, target, reduction="none")
+            if self.criterion == "bce"
+            else (output.sigmoid() - target).square()
+        )
         there = inside(steps, output.shape[1])
         return ((each * there).sum(1) / steps).mean()
 

@@ -213,11 +213,10 @@ class Stacked:
         flat = self.room.take(name, (clients * self.layout.n,), dtype or self.dtype)
         if zero:
             flat.zero_()
-        blocks = []
-        for part, shape in zip(self.layout.slices.values(), self.layout.shapes, strict=True):
-            block = flat[clients * part.start : clients * part.stop]
-            blocks.append(_shaped(block.view(clients, -1), shape))
-        return blocks
+        return [
+            _shaped(flat[clients * part.start : clients * part.stop].view(clients, -1), shape)
+            for part, shape in zip(self.layout.slices.values(), self.layout.shapes, strict=True)
+        ]
 
     def _columns(self, flats: Sequence[Tensor]) -> list[Tensor]:
         """Return clients' vectors as views per parameter; `[1, ...]` if all are one vector."""

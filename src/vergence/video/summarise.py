@@ -146,10 +146,11 @@ def choose_shots(video: Video, share: float, scorer: Scorer | None = None) -> Vi
     firsts = picks[starts]
     lengths = np.diff(np.append(firsts, count))
     shots = np.stack([firsts, firsts + lengths - 1], 1)
-    if scorer is None:
-        scores = coverage(features, starts)
-    else:
-        scores = shot_values(spread(scorer(features), picks, count), shots)
+    scores = (
+        coverage(features, starts)
+        if scorer is None
+        else shot_values(spread(scorer(features), picks, count), shots)
+    )
     # The second term fills the budget where further shots have no score.
     in_summary = knapsack(scores + 1e-6 * lengths / count, lengths, room)
     return VideoSummary(video, room, shots, scores, in_summary)

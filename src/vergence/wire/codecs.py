@@ -168,10 +168,11 @@ class TopK(Codec):
         place = {name: array for name, array in arrays.items() if name == "where"}
         _check(place, where=(index_bytes(k, n) if listed else -(-n // 8), torch.uint8))
         packed = place["where"].numpy()
-        if listed:
-            where = unpack_indices(packed, n)[:k]
-        else:
-            where = np.flatnonzero(np.unpackbits(packed, count=n).view(bool))
+        where = (
+            unpack_indices(packed, n)[:k]
+            if listed
+            else np.flatnonzero(np.unpackbits(packed, count=n).view(bool))
+        )
         # Positions come from another machine: one named twice would stand for two values.
         if len(where) != k or (k and where.max() >= n) or (np.diff(where) <= 0).any():
             raise DataError(f"a sparse update must name {k} of {n} entries, in order, each once")

@@ -230,7 +230,8 @@ class PredictionParty:
             network = self.agreement.network
             pixels = prod(network.image)
             size = 8 * terms.images * (pixels + network.side_inputs)
-            rows = _words(await line.receive(DATA, exact=size)).reshape(terms.images, -1)
+            data = await line.receive(DATA, exact=size)
+            rows = np.frombuffer(data, np.uint64).reshape(terms.images, -1)
             x = rows[:, :pixels].reshape(-1, *network.image)
             begun = time.perf_counter()
             work = asyncio.ensure_future(self.compute_with_others(terms, x, rows[:, pixels:]))
@@ -387,10 +388,6 @@ async def exchange_shares(mine: Opened, lines: Sequence[Line], step: int) -> Ope
         arrays.append(combined([array, *cut]))
         at += array.nbytes
     return tuple(arrays)
-
-
-def _words(data: bytes) -> Words:
-    return np.frombuffer(data, np.uint64)
 
 
 def serve(folder: Path, patience: float = PATIENCE) -> None:

@@ -196,13 +196,12 @@ def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:
         )
         return [steering] if steered(method) else []
     parties = ", ".join(plan.privacy.aggregators)
-    texts = [
+    helpers = [
         f"The helpers ({parties}) have different owners, follow the rules, and at least "
         "one of them keeps what it has to itself.",
         "Each helper is run by somebody else, and none by who runs the server.",
     ]
-    if not parties:
-        texts = _colluding(plan, run)
+    texts = helpers if parties else _colluding(plan, run)
     if server_deals(method, plan.privacy):
         texts.append(
             "The server follows the rules as well: with two helpers alone it prepares how "

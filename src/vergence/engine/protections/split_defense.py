@@ -288,9 +288,11 @@ class SplitDefenseProtection(BudgetedProtection):
                 "smashed data is part of the clients' loss; this promises nothing: see `vergence "
                 "privacy audit`"
             )
-        often = f"a picture is sent {planned.releases} times, through other layers each time"
-        if planned.frozen:
-            often = "clients do not train their layers, so that a picture is released once"
+        often = (
+            "clients do not train their layers, so that a picture is released once"
+            if planned.frozen
+            else f"a picture is sent {planned.releases} times, through other layers each time"
+        )
         if isinstance(defence, PixelCut):
             height, width = samples.columns[IMAGE].shape[-2:]
             return f"pixels: {promise(defence.level, height, width, planned.releases)}; {often}"

@@ -253,10 +253,8 @@ class UserLevelMechanism(ServerHooks):
         """
         # The expected number, and not the true one, which would tell how many were drawn.
         drawn = phase.isdigit() and self.draws
-        rate, expected = 1.0, asked * self.forecast.each
-        if drawn:
-            rate, expected = self.forecast.rate, self.forecast.expected
-        expected = max(expected, 1)
+        rate = self.forecast.rate if drawn else 1.0
+        expected = max(self.forecast.expected if drawn else asked * self.forecast.each, 1)
         if not whole.totals:
             return replace(whole, count=round(expected), metrics={})
         if phase.isdigit() and self.user.turns is not None:
@@ -448,7 +446,9 @@ class UserLevelProtection(BudgetedProtection):
         more = max(most / seen.each / shares, 1.0) if shares > 1 else 1.0
         offered = run.method.offer(run.method.server(run.task), "")
         ratio = seen.noise * math.sqrt(sum(t.layout.n for t in offered.values()) * more) / most
-        labs, people = bool(plan.silos), self._units(run)
+        # The units that are hidden: people, or labs.
+        inside = plan.silos.lab_of if user.unit == "person" else ()
+        labs, people = bool(plan.silos), len(inside) or self.clients(run)
         whom = against(shares, labs)
         neighbours = LAB if user.unit == "lab" else PERSON
         guarantee = Guarantee(user.unit, spent, user.delta, neighbours, whom, ratio, people)
@@ -457,25 +457,18 @@ class UserLevelProtection(BudgetedProtection):
             return [Promise(text, guarantee=guarantee)]
         noise = seen.noise * user.clip * more**0.5
         least = "at least " if shares > 1 else ""
-        counts = "and counts once"
-        if user.unit == "lab":
-            counts = "and divided by the people in the lab, which counts once"
+        divided = "divided by the people in the lab, which " * (user.unit == "lab")
         return [
             Promise(
-                f"people: every update is cut to {user.clip:g} {counts}, without metrics or "
-                f"weights; {where} gets noise of {least}{seen.noise:.4g} x {user.clip:g} "
-                f"({cohort}, mean over {seen.expected:g}: {noise / most:.3g} in every entry); "
-                f"after {plural(plan.rounds, 'round')} epsilon {spent:.3g} at delta "
+                f"people: every update is cut to {user.clip:g} and {divided}counts once, without "
+                f"metrics or weights; {where} gets noise of {least}{seen.noise:.4g} x "
+                f"{user.clip:g} ({cohort}, mean over {seen.expected:g}: {noise / most:.3g} in "
+                f"every entry); after {plural(plan.rounds, 'round')} epsilon {spent:.3g} at delta "
                 f"{user.delta:g} per {user.unit}, seed and method, against {whom}",
                 guarantee=guarantee,
             ),
             *([self._promise_of_other(seen, whom)] if labs else []),
         ]
-
-    def _units(self, run: ProtectedRun) -> int:
-        """Return the number of units that are hidden: people, or labs."""
-        inside = self.plan.silos.lab_of if self.policy.unit == "person" else ()
-        return len(inside) or self.clients(run)
 
     def _promise_of_other(self, seen: PrivacyForecast, whom: str) -> Promise:
         """Return what the same noise promises for the other unit, in a run with labs.

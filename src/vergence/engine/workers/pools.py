@@ -215,12 +215,13 @@ class Forked:
             number = isinstance(weight, float)
             result.sum.weights[name] = weight if number else slot.read(weight, self.layouts)
         for client, reply in note["replies"].items():
-            trees = {}
             # A method may keep single replies, and the slot is used again: they are copied.
-            for name, (total, weight) in reply["trees"].items():
-                own = slot.read(total, self.layouts)
-                own = own.like(own.flat.clone())
-                trees[name] = SealedTree(own, slot.read_weight(weight, self.layouts))
+            trees = {
+                name: SealedTree(
+                    slot.read(total, self.layouts).copy(), slot.read_weight(weight, self.layouts)
+                )
+                for name, (total, weight) in reply["trees"].items()
+            }
             result.replies[client] = SealedReply(reply["round"], trees, reply["metrics"])
         return result
 

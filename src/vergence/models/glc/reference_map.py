@@ -35,8 +35,9 @@ class ReferenceMap(nn.Module):
         self, moving: Float[Tensor, "clips frames motion rows columns"]
     ) -> Float[Tensor, "clips frames rows2 columns2"]:
         """Return logits for the motion of frames, which the map of the middle ignores."""
-        if self.kind == "motion":
-            heat = motion_maps(moving)
-        else:
-            heat = centre_map(*self.grid).to(moving.device).expand(*moving.shape[:2], -1, -1)
+        heat = (
+            motion_maps(moving)
+            if self.kind == "motion"
+            else centre_map(*self.grid).to(moving.device).expand(*moving.shape[:2], -1, -1)
+        )
         return self.exponent * heat.log().float()

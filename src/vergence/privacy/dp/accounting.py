@@ -122,12 +122,10 @@ def largest_epsilon(ledgers: Sequence[Ledger], delta: float) -> JsonObject:
     """
     alike = {ledger: ledger.epsilon(delta) for ledger in set(ledgers)}
     worst = max(alike, key=alike.__getitem__, default=Ledger())
-    check = None
-    if worst.charges and accountant() != "closed form":
-        check = cross_checked(worst.charges, delta)["pld"]
+    checked = worst.charges and accountant() != "closed form"
     return {
         "epsilon": alike.get(worst, 0.0),
-        "check": check,
+        "check": cross_checked(worst.charges, delta)["pld"] if checked else None,
         "charges": [[c.noise, c.rate, c.steps] for c in worst.charges],
     }
 

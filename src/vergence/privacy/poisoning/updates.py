@@ -5,7 +5,7 @@ other clients' replies too, like the strongest attacker in the literature. It ch
 weights, masks and metrics stay as they are, so that no check refuses the reply. Attacks on data are
 in `vergence.privacy.poisoning.data`.
 
-Used by `engine.compatibility`, `engine.plan`, `engine.protections.robust_aggregation`,
+Used by `engine.plan`, `engine.protections.robust_aggregation`,
 `experiment.privacy.schema`, `experiment.schema` and `privacy.poisoning.data`.
 """
 

@@ -232,10 +232,8 @@ def _verdict(
     times this weight.
     """
     rows = split(decision.row, like)
-    if isinstance(decision.weight, np.ndarray):
-        weights = split(decision.weight, like)
-    else:
-        weights = dict.fromkeys(like, decision.weight)
+    weight = decision.weight
+    weights = split(weight, like) if isinstance(weight, np.ndarray) else dict.fromkeys(like, weight)
     totals = {name: row * weights[name] for name, row in rows.items()}
     metrics_of: dict[str, list[float]] = {}
     for client in sorted(replies):

@@ -359,10 +359,11 @@ class Aggregator(Participant[AdditiveParams]):
         terms = self.terms
         data = self._boxed(message, "tables", {terms.dealer})[terms.dealer]
         seed, rest = data[:SEED], data[SEED:]
-        if self.name == terms.parties[-1]:
-            table = read_table(rest, terms.count_bits)
-        else:
-            table = hidden_table(seed, terms.gated, terms.count_bits, terms.digest)
+        table = (
+            read_table(rest, terms.count_bits)
+            if self.name == terms.parties[-1]
+            else hidden_table(seed, terms.gated, terms.count_bits, terms.digest)
+        )
         if len(table) != terms.gated:
             raise Refused(f"size: '{terms.dealer}' dealt tables for {len(table)} entries")
         self.seed, self.table = seed, table

@@ -276,12 +276,14 @@ def assumed(means: PrivacyMeans) -> list[str]:
     """Return the conditions under which the page is true."""
     if means.method.pooled:
         return ["Everybody at the data centre is trusted with everything."]
-    honest = ["Participants are honest: one who sends false updates can spoil the model."]
-    if not means.sends:
-        honest = ["Nobody has to trust anybody else: no model is made of more than one person's."]
+    honest = (
+        "Participants are honest: one who sends false updates can spoil the model."
+        if means.sends
+        else "Nobody has to trust anybody else: no model is made of more than one person's."
+    )
     return [
         *_trusted(means),
-        *means.sentences_or("participants", honest),
+        *means.sentences_or("participants", [honest]),
         "Lines are encrypted, and all devices and the server know each other's keys, as in a "
         "deployment; a simulation sends nothing over lines between people.",
     ]

@@ -71,17 +71,17 @@ def persons(study: StudyResults) -> Figure:
             fontsize=8,
             color=MUTED if row.prior else INK,
         )
-    names = [r.name for r in listed]
-    axes.set_yticks(range(len(listed)), names)
+    axes.set_yticks(range(len(listed)), [row.name for row in listed])
     for label, row in zip(axes.get_yticklabels(), listed, strict=True):
         label.set_color(MUTED if row.prior else INK)
-    axes.set_ylim(len(listed) - 0.4, -0.6)
+    axes.set(
+        ylim=(len(listed) - 0.4, -0.6), xlabel=f"{metric_name(study.headline)} ({_better(study)})"
+    )
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
     priors = sum(r.prior for r in listed)
     if 0 < priors < len(listed):
         axes.axhline(priors - 0.5, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
-    axes.set_xlabel(f"{metric_name(study.headline)} ({_better(study)})")
     return figure
 
 
@@ -151,9 +151,8 @@ def convergence(study: StudyResults) -> Figure:
             ends[run.title] = _band(axes, rounds, values, colour, i)
             _hover_curve(axes, rounds, values, i, [f"{run.title}, round {r}" for r in rounds])
     _end_labels(axes, ends, _tinted(study))
-    axes.set_xlabel("round")
+    axes.set(xlabel="round", ylabel=f"{metric_name(study.headline)} ({_better(study)})")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
     return figure
 
 
@@ -260,10 +259,13 @@ def _bars(axes: Axes, runs: Sequence[Run], tint: Mapping[str, str]) -> None:
                     color=MUTED,
                 )
     axes.set_yticks(range(len(pairs)), [run.title for run, _ in pairs])
-    axes.set(ylim=(len(pairs) - 0.4, -0.6), xlim=(0, top * 1.3 if top else 1))
+    axes.set(
+        ylim=(len(pairs) - 0.4, -0.6),
+        xlim=(0, top * 1.3 if top else 1),
+        xlabel=f"{unit} per client and round",
+    )
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(f"{unit} per client and round")
 
 
 def _unit(largest: float) -> tuple[str, float]:
