@@ -15,6 +15,7 @@ from tests.cli.commands import ONE, run, vergence
 from vergence.adaptation.adapted_run import adapt, adapt_to, choice_sentence, open_source
 from vergence.adaptation.choice import choose
 from vergence.adaptation.fine_tuning import SHARED, WHOLE, Adapter, FineTuning
+from vergence.adaptation.other_people import RESIDUAL
 from vergence.adaptation.own_data import OwnData, prepare_person, read_own_data
 from vergence.core.data import Samples, SharedRows
 from vergence.core.randomness import RandomStream
@@ -83,6 +84,15 @@ def test_a_shifted_gaze_is_corrected_from_nine_samples(mine, trained, newcomer):
     corrected = vg.open_run(mine.folder).predict(None, newcomer)
     gaze = newcomer.columns["gaze"]
     assert (corrected - gaze).abs()[:, 0].mean() < 0.8 * (shared - gaze).abs()[:, 0].mean()
+
+
+def test_the_network_of_a_kernel_correction_contains_the_persons_crops(mine):
+    assert mine.choice.way == RESIDUAL
+    network = mine.experiment.model
+    assert (network.samples, network.inputs, network.side) == (9, 138, True)
+    params = read_run(mine.folder).newcomer()
+    crops = mine.experiment.task(0).kernel_inputs(read_samples(mine.folder / own_samples.FILE))
+    assert torch.equal(params["centres"], crops[:9].float())
 
 
 def test_provenance_names_the_run_by_digest_and_the_way(mine, trained):
@@ -206,7 +216,7 @@ def test_a_correction_of_eyes_needs_their_sides(newcomer):
 def test_a_run_with_a_correction_is_not_adapted_again(tmp_path):
     """The new correction is of corrected angles, and would stand where the first one does."""
     text = EYES.replace('"gaze_angle"', '"gaze_angle", correction = { offset = [0.1, 0] }')
-    with pytest.raises(ConfigError, match=r"task\.correction is one person's.*adapted from"):
+    with pytest.raises(ConfigError, match=r"its correction is one person's.*adapted from"):
         open_source(run(tmp_path, text), None)
 
 
@@ -283,8 +293,10 @@ def test_people_of_a_leave_one_out_evaluation_give_priors(tmp_path, newcomer):
     made = adapt(folder, data, tmp_path / "me", samples=4)
     assert {"fitted offset", "fitted affine", "fitted eyes"} <= set(made.choice.errors)
     made = adapt(folder, data, tmp_path / "me1", samples=1)
-    assert made.choice.way == "fitted eyes", "one sample cannot speak against the others"
-    assert "Chose fitted eyes, whose priors are of the run's own people" in choice_sentence(made)
+    assert made.choice.way == RESIDUAL, "one sample cannot speak against the others"
+    assert "Chose residual kernel, whose priors are of the run's own people" in choice_sentence(
+        made
+    )
     assert adapt(folder, data, tmp_path / "me0", samples=0).choice.way == SHARED
 
 

@@ -10,6 +10,7 @@ import torch
 from tests.oracles.test_gaze_map import FlatModel
 from vergence.adaptation.fine_tuning import (
     ADAPTED,
+    KERNEL_ALONE,
     LAST,
     SHARED,
     WHOLE,
@@ -20,6 +21,7 @@ from vergence.adaptation.fine_tuning import (
     prior_name,
     pull_name,
 )
+from vergence.adaptation.other_people import RESIDUAL
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -258,11 +260,11 @@ def test_ways_of_a_task_and_a_method():
     """Corrections of angles, then the network; a method's own way where its model is another."""
     plain = Adapter(Run(method=FedAvg(local=LOCAL)), "me", FineTuning(pulls=(1.0,)))
     kinds = ["offset", "shrunk offset", "affine", "shrunk affine"]
-    assert list(plain.ways) == [*kinds, LAST, WHOLE, "pull 1"]
+    assert list(plain.ways) == [*kinds, RESIDUAL, KERNEL_ALONE, LAST, WHOLE, "pull 1"]
     run = Run(method=FedAvg(local=LOCAL))
     run.model = lambda *_, **__: OTHER
     own = Adapter(run, "me")
-    assert list(own.ways) == [*kinds, LAST, WHOLE, ADAPTED]
+    assert list(own.ways) == [*kinds, RESIDUAL, KERNEL_ALONE, LAST, WHOLE, ADAPTED]
     assert own.fit(ADAPTED, torch.arange(2), STREAM).params is OTHER
     turns = Adapter(Run(method=Ditto(local=LOCAL)), "me")
     assert ADAPTED in turns.ways

@@ -36,6 +36,7 @@ from vergence.adaptation.own_data import (
     rows_to_learn,
     split_rows,
 )
+from vergence.adaptation.residual_kernel import KernelCorrection, ResidualKernel
 from vergence.core.data import Samples
 from vergence.core.files import saving, write_whole
 from vergence.core.randomness import RandomStream
@@ -57,6 +58,7 @@ from vergence.experiment.schema import (
 from vergence.experiment.starting_model import split_seed_of
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.metrics.calibration import AngleCorrection, Correction, FittedCalibration
+from vergence.models.personal_eye import PersonalEye
 from vergence.results.layout import digits, finite, metric_name, number
 from vergence.results.read import read, table
 from vergence.tasks.gaze_angle import GazeAngle
@@ -89,7 +91,7 @@ class Source:
     """Run to adapt: one of its seeds, and corrections with priors of other people, if any."""
 
     trained: TrainedRun
-    fitted: Mapping[str, FittedCalibration]
+    fitted: Mapping[str, FittedCalibration | ResidualKernel]
 
 
 def adapt(
@@ -166,8 +168,9 @@ def _check_adaptable(trained: TrainedRun) -> TrainedRun:
             "newcomer's few samples give was never trained with; name a run without it (0)",
         ),
         (
-            isinstance(trained.task, GazeAngle) and trained.task.correction,
-            "task.correction is one person's, and a newcomer's would take its place; name the run "
+            isinstance(trained.task, GazeAngle)
+            and (trained.task.correction or isinstance(trained.task.network, PersonalEye)),
+            "its correction is one person's, and a newcomer's would take its place; name the run "
             "that this one was adapted from (provenance.json, adapted)",
         ),
         (
@@ -225,11 +228,15 @@ def _check_answers(adapter: Adapter, model: PersonalModel, what: str) -> None:
 
 
 def _corrections_for(
-    fitted: Mapping[str, FittedCalibration], own: OwnData
-) -> Mapping[str, FittedCalibration]:
+    fitted: Mapping[str, FittedCalibration | ResidualKernel], own: OwnData
+) -> Mapping[str, FittedCalibration | ResidualKernel]:
     """Corrections that these samples allow: those with a term per eye need a column `side`."""
     has_side = "side" in own.samples.columns
-    return {name: kind for name, kind in fitted.items() if has_side or not kind.spread[1].any()}
+    return {
+        name: kind
+        for name, kind in fitted.items()
+        if has_side or isinstance(kind, ResidualKernel) or not kind.spread[1].any()
+    }
 
 
 def _refuse_known(trained: TrainedRun, own: OwnData) -> None:
@@ -292,6 +299,12 @@ def _settings(
     """Settings of an adapted model's experiment, without the model that it starts from."""
     whole = trained.experiment.table
     task = dict(whole["task"])
+    network = {key: value for key, value in whole["model"].items() if key != "start"}
+    if isinstance(model.correction, KernelCorrection):
+        samples, inputs = model.correction.centres.shape
+        side = "side" in own.samples.columns
+        size = {"samples": samples, "inputs": inputs, "side": side}
+        network = {"name": "personal_eye", "shared": network, **size}
     if isinstance(model.correction, Correction):
         task["correction"] = table_of(AngleCorrection.of(model.correction))
     if model.prior is not None:
@@ -299,7 +312,7 @@ def _settings(
     precision = trained.solving.precision
     return {
         "task": task,
-        "model": {key: value for key, value in whole["model"].items() if key != "start"},
+        "model": network,
         "federation": {
             "name": "own_samples",
             "person": own.person,
@@ -328,12 +341,15 @@ def _starting_model(
     before = () if earlier is None else earlier.learned_from
     if choice.way != SHARED:
         before = (("own_samples", (own.person,)), *before)
+    params = model.params
+    if isinstance(model.correction, KernelCorrection):
+        params = model.correction.params(params)
     return StartingModel(
         f"{trained.folder}, adapted",
-        digest(pack(model.params)),
+        digest(pack(params)),
         results["federation"],
         tuple(took_part),
-        model.params,
+        params,
         split_seed_of(trained.experiment.dataset),
         before,
     )

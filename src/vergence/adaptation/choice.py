@@ -16,6 +16,7 @@ from scipy.stats import norm, t
 from vergence.adaptation.fine_tuning import (
     ADAPTED,
     EXPONENTS,
+    KERNEL_ALONE,
     LAST,
     SHARED,
     WHOLE,
@@ -24,6 +25,7 @@ from vergence.adaptation.fine_tuning import (
     prior_name,
     pull_name,
 )
+from vergence.adaptation.other_people import RESIDUAL
 from vergence.core.data import Samples
 from vergence.core.randomness import RandomStream
 from vergence.core.task import Task
@@ -42,6 +44,8 @@ SIMPLEST_FIRST = (
     "shrunk affine",
     "fitted affine",
     "fitted eyes",
+    RESIDUAL,
+    KERNEL_ALONE,
     *map(prior_name, EXPONENTS),
     LAST,
     *map(pull_name, PULLS),
@@ -91,17 +95,20 @@ def choose(
     """Choose among ways, simplest first, by cross-validation on some of a person's samples.
 
     Every way is fitted without one fold of the samples and measured on that fold. The `default_way`
-    is kept unless another is better by more than one standard error of the difference (two, where
-    the default is a correction fitted to others). With one sample there is no cross-validation, and
-    the default is kept; with none it is the shared model. Samples on which the shared model has no
-    score do not count; a way without a score on any other sample has diverged. Samples of one
-    target, or of one frame, are in one fold and count as one.
+    is kept unless another is better by more than one standard error of the difference. Where gaze
+    angles have a residual kernel, or a correction is fitted to others, that one is kept unless
+    another is better by more than two standard errors. With one sample there is no
+    cross-validation, and the default is kept; with none it is the shared model. Samples on which
+    the shared model has no score do not count; a way without a score on any other sample has
+    diverged. Samples of one target, or of one frame, are in one fold and count as one.
     """
-    first = default_way(adapter) if len(rows) else SHARED
+    unsure = default_way(adapter) if len(rows) else SHARED
     unit = units(adapter.labelled.subset(rows))
     fold = fold_numbers(len(set(unit.tolist())))[unit]
     if len(set(fold.tolist())) < FEWEST:
-        return AdaptationChoice(first, {}, 0)
+        return AdaptationChoice(unsure, {}, 0)
+    # What others' residuals do not support it hardly fits: it takes more evidence to leave it.
+    first = RESIDUAL if RESIDUAL in adapter.ways else unsure
     tried = dict.fromkeys((first, SHARED, *ways))
     values = {way: held_out_errors(adapter, way, rows, fold, stream) for way in tried}
     # Samples that even the shared model has no score for, such as frames without gaze, judge no
@@ -111,7 +118,7 @@ def choose(
     size = np.bincount(number)
     # Cross-validated errors of one unit have no standard error.
     if len(size) < FEWEST:
-        return AdaptationChoice(first, {}, 0)
+        return AdaptationChoice(unsure, {}, 0)
     means = {way: np.bincount(number, each[counted]) / size for way, each in values.items()}
     errors = {way: float(mean.mean()) for way, mean in means.items()}
     task = adapter.trained.task

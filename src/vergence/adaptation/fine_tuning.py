@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from jaxtyping import Int
 from torch import Tensor
 
+from vergence.adaptation.other_people import RESIDUAL
+from vergence.adaptation.residual_kernel import (
+    DEFAULT,
+    KernelCorrection,
+    ResidualKernel,
+    fit_alone,
+)
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -29,6 +37,7 @@ from vergence.core.requests import Fit
 from vergence.core.serialization import equal_states
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.records import ClientState, ClientTask, TaskBatch
+from vergence.errors import ConfigError
 from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.calibration import (
     KINDS,
@@ -43,6 +52,8 @@ from vergence.tasks.gaze_map import GazeMap
 Rows = Int[Tensor, " k"]
 SHARED = "shared model"
 LAST, WHOLE = "last layer", "whole model"
+KERNEL_ALONE = "kernel ridge alone"
+"""Name of kernel ridge regression on the samples alone, without the shared model."""
 # Batches of fine-tuning, and the largest number of batches of training on the samples alone: so
 # many steps as a whole run would take too long on a few samples.
 STEPS, MOST_STEPS = 50, 1000
@@ -63,13 +74,13 @@ class PersonalModel:
     Attributes:
         params: parameters of the network.
         correction: correction of its angles; where each eye has its own, one for each side (0 left,
-            1 right).
+            1 right). A `KernelCorrection` contains the person's own samples.
         exponent: power of the person's own prior that gaze maps are multiplied with.
         prior: the logarithm of that prior, `[height, width]`.
     """
 
     params: Params
-    correction: Correction | Mapping[int, Correction] | None = None
+    correction: Correction | KernelCorrection | Mapping[int, Correction] | None = None
     exponent: float = 0.0
     prior: Tensor | None = None
 
@@ -116,7 +127,7 @@ class Adapter:
     trained: TrainedRun
     person: str
     tuning: FineTuning = FineTuning()
-    fitted: Mapping[str, FittedCalibration] = field(default_factory=dict)
+    fitted: Mapping[str, FittedCalibration | ResidualKernel] = field(default_factory=dict)
     per_eye: bool = False
 
     @property
@@ -159,11 +170,15 @@ class Adapter:
         ways: dict[str, Callable[[Rows, RandomStream, int], PersonalModel]] = {}
         if isinstance(task, GazeAngle):
             kinds = {**KINDS, **self.fitted}
+            kinds.setdefault(RESIDUAL, DEFAULT)
             ways |= {name: partial(self._fit_correction, kind) for name, kind in kinds.items()}
+            ways[KERNEL_ALONE] = lambda rows, *_: self._fit_kernel(fit_alone, rows)
         if isinstance(task, GazeMap) and not task.own_prior:
             ways |= {prior_name(power): partial(self._fit_prior, power) for power in EXPONENTS}
-        head = Mask.layers(self.start.layout, *task.parts()[1])
-        ways[LAST] = partial(self._fine_tune, head, LAST, 0.0)
+        # A network of one layer has no last layer besides the whole.
+        with suppress(ConfigError):
+            head = Mask.layers(self.start.layout, *task.parts()[1])
+            ways[LAST] = partial(self._fine_tune, head, LAST, 0.0)
         ways[WHOLE] = partial(self._fine_tune, None, WHOLE, 0.0)
         for pull in self.tuning.pulls:
             ways[pull_name(pull)] = partial(self._fine_tune, None, WHOLE, pull)
@@ -191,6 +206,8 @@ class Adapter:
             outputs = outputs + task.temperature * model.exponent * model.prior.to(outputs.dtype)
         if model.correction is None:
             return outputs
+        if isinstance(model.correction, KernelCorrection):
+            return model.correction(outputs, self._kernel_inputs(samples))
         side = samples.columns.get("side")
         if isinstance(model.correction, Correction):
             return model.correction(outputs, side)
@@ -252,8 +269,14 @@ class Adapter:
         return outputs.double() if isinstance(self.trained.task, GazeAngle) else outputs
 
     def _fit_correction(
-        self, kind: Calibration | FittedCalibration, rows: Rows, _: RandomStream, __: int
+        self,
+        kind: Calibration | FittedCalibration | ResidualKernel,
+        rows: Rows,
+        _: RandomStream,
+        __: int,
     ) -> PersonalModel:
+        if isinstance(kind, ResidualKernel):
+            return self._fit_kernel(kind.fit, rows)
         near, gaze = self.labelled_outputs[rows], self.labelled.columns["gaze"][rows].double()
         side = self.labelled.columns.get("side")
         side = None if side is None else side[rows]
@@ -265,6 +288,17 @@ class Adapter:
         assert side is not None
         each = {n: kind.fit(near[side == n], gaze[side == n]) for n in (0, 1)}
         return PersonalModel(self.start, each)
+
+    def _fit_kernel(
+        self, fit: Callable[[Tensor, Tensor, Tensor], KernelCorrection], rows: Rows
+    ) -> PersonalModel:
+        samples = self.labelled.subset(rows)
+        gaze, inputs = samples.columns["gaze"].double(), self._kernel_inputs(samples)
+        return PersonalModel(self.start, fit(self.labelled_outputs[rows], gaze, inputs))
+
+    def _kernel_inputs(self, samples: Samples) -> Tensor:
+        assert isinstance(self.trained.task, GazeAngle)
+        return self.trained.task.kernel_inputs(samples)
 
     def _fit_prior(self, exponent: float, rows: Rows, _: RandomStream, __: int) -> PersonalModel:
         points, grid = self.labelled.columns["points"][rows], self.labelled_outputs.shape[-2:]

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vergence.adaptation.residual_kernel import ResidualKernel
 from vergence.experiment.newcomers import HeldOut
 from vergence.metrics.calibration import FittedCalibration
+from vergence.tasks.gaze_angle import GazeAngle
 
 FITTED_KINDS = {"fitted offset": (), "fitted affine": ("slopes",), "fitted eyes": ("eye", "slopes")}
 """Corrections whose priors are fitted to other people, and the terms besides the offset."""
+RESIDUAL = "residual kernel"
+"""Name of the Gaussian process on residuals."""
 
 
 def own_priors(
     everybody: HeldOut, people: Sequence[str], seed: int
-) -> dict[str, dict[str, FittedCalibration]]:
+) -> dict[str, dict[str, FittedCalibration | ResidualKernel]]:
     """Fit priors for each unseen client to the people who took part in the run without that client.
 
     Each of these people is an unseen client of another fold, whose predictions the priors are
@@ -24,11 +28,13 @@ def own_priors(
     """
     wanted = {person: everybody.others_in_training(person) for person in people}
     # Predictions of a model that was trained on a person would understate that person's errors.
-    seen = {}
+    seen, inputs = {}, {}
     for person in {who for others in wanted.values() for who in others}:
         run = everybody.run(person, seed)
         train = run.ready.people[person].train
         outputs = run.outputs(run.newcomer(person), train).double()
+        assert isinstance(run.task, GazeAngle)
+        inputs[person] = run.task.kernel_inputs(train)
         seen[person] = (outputs, train.columns["gaze"].double(), train.columns.get("side"))
     return {
         person: {
@@ -36,6 +42,7 @@ def own_priors(
             for kind, terms in FITTED_KINDS.items()
             if "eye" not in terms or all(seen[who][2] is not None for who in others)
         }
+        | {RESIDUAL: ResidualKernel.of([(*seen[who][:2], inputs[who]) for who in others])}
         for person, others in wanted.items()
         if len(others) > 1
     }

@@ -522,8 +522,11 @@ def build_model(table: Table, home: Path | None = None) -> Model:
     """
     options = dict(table)
     name, run = options.pop("name"), options.pop("start", None)
-    start = {} if run is None else {"start": starting_model(run, home, load)}
-    return record_from_table(find("models", name, Model), options, f"model ({name})", **start)
+    more: dict[str, Any] = {} if run is None else {"start": starting_model(run, home, load)}
+    if isinstance(options.get("shared"), dict):
+        # The model inside `personal_eye`.
+        more["shared"] = build_model(options.pop("shared"))
+    return record_from_table(find("models", name, Model), options, f"model ({name})", **more)
 
 
 def build_task(table: Table) -> Task:

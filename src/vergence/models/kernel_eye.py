@@ -79,7 +79,7 @@ class KernelEyeNet(nn.Module):
 def eye_inputs(image: Tensor, pose: Tensor, *side: Tensor) -> Tensor:
     """Return the numbers of which kernels measure the distance, `[n, pixels + 2 or 3]`.
 
-    `tasks.gaze_angle` calls this for its baseline alone.
+    `models.personal_eye` calls this, too.
 
     Args:
         image: images `[n, channels, height, width]`.

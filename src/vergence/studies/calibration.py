@@ -29,6 +29,7 @@ from vergence.adaptation.fine_tuning import (
     pull_name,
 )
 from vergence.adaptation.other_people import own_priors
+from vergence.adaptation.residual_kernel import ResidualKernel
 from vergence.core.naming import plural
 from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
@@ -295,7 +296,7 @@ def _curve_of_person(
     person: str,
     draws: int,
     options: CalibrationOptions,
-    fitted: Mapping[str, FittedCalibration],
+    fitted: Mapping[str, FittedCalibration | ResidualKernel],
 ) -> dict[str, list[float]]:
     """Return the curves of one person and seed, by kind."""
     task, data = trained.task, trained.ready.people[person]

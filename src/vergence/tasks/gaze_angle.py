@@ -28,7 +28,7 @@ from vergence.metrics.personal_priors import (
     with_one_prior,
 )
 from vergence.models.eye_changes import EyeChanges
-from vergence.models.kernel_eye import eye_inputs
+from vergence.models.personal_eye import person_inputs
 from vergence.tasks.base import PriorTask
 from vergence.training.ridge import alone
 
@@ -304,15 +304,15 @@ class GazeAngle(PriorTask):
             for name, constant in constants.items()
         }
 
+    def kernel_inputs(self, samples: Samples) -> Tensor:
+        """Return the `person_inputs` of samples, `[n, pixels + 3]`, float64."""
+        image, (pose, *_) = self._pixels(copy_of(samples.columns))
+        sides = [samples.columns["side"].float()] if "side" in samples.columns else []
+        return person_inputs(image, pose, *sides).double()
+
     def _alone(self, splits: Splits) -> dict[str, float]:
-        known = [name for name in ("side",) if name in splits.train.columns]
-
-        def inputs(samples: Samples) -> Tensor:
-            image, (pose, *_) = self._pixels(copy_of(samples.columns))
-            return eye_inputs(image, pose, *(samples.columns[name].float() for name in known))
-
-        train, gaze = inputs(splits.train), splits.train.columns["gaze"]
-        return self.metrics(alone(train, gaze, inputs(splits.test)), splits.test)
+        train, gaze = self.kernel_inputs(splits.train), splits.train.columns["gaze"]
+        return self.metrics(alone(train, gaze, self.kernel_inputs(splits.test)), splits.test)
 
 
 def part_of(own: Float[Tensor, "folds 2 2"], amount: float) -> Float[Tensor, "folds 2 2"]:

@@ -1,6 +1,6 @@
 """Ridge regression in closed form: from sums over clients, and by kernels with leave-one-out.
 
-Used by `methods.fedridge` and `tasks.gaze_angle`.
+Used in `adaptation`, `methods.fedridge`, `models.personal_eye` and `tasks.gaze_angle`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ def alone(inputs: Tensor, targets: Tensor, new: Tensor) -> Tensor:
         targets: targets of the samples, `[n, outputs]`.
         new: inputs to predict for, `[m, d]`.
     """
+    centres, coefficients, mean = coefficients_alone(inputs, targets)
+    return gaussian(new.double(), centres, WIDTH) @ coefficients + mean
+
+
+def coefficients_alone(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the centres, the coefficients and the mean target of `alone`, float64."""
     some = torch.linspace(0, len(inputs) - 1, min(MOST, len(inputs))).long()
     inputs, targets, mean = inputs[some].double(), targets[some], targets.double().mean(0)
     kernel = gaussian(inputs, inputs, WIDTH) + PENALTY * torch.eye(len(inputs))
-    coefficients = torch.linalg.solve(kernel, targets.double() - mean)
-    return gaussian(new.double(), inputs, WIDTH) @ coefficients + mean
+    return inputs, torch.linalg.solve(kernel, targets.double() - mean), mean
 
 
 def solve_products(among: Tensor, with_targets: Tensor, penalty: float) -> Tensor:
