@@ -59,9 +59,9 @@ def test_a_regression_has_outputs_and_no_classes():
     assert [*frame] == ["person", "sample", "y", "output"]
     error = ((frame.y - frame.output) ** 2).groupby(frame.person).mean()
     assert error.to_dict() == pytest.approx(run.scores["test_loss"].to_dict(), rel=1e-5)
-    with pytest.raises(vg.ConfigError, match="this run predicts no classes"):
+    with pytest.raises(vg.ConfigError, match="need class numbers as targets"):
         run.confusion()
-    with pytest.raises(vg.ConfigError, match="this run predicts no classes"):
+    with pytest.raises(vg.ConfigError, match="need class numbers as targets"):
         run.classes()
 
 

@@ -98,7 +98,7 @@ def test_settings_that_cannot_be_used(tmp_path, change, words):
         ("run.rounds=" + "9" * 400, ["rounds must be below 2^63", "toy.toml"]),
         ("run.rounds=" + "[" * 20_000, ["--set run.rounds", "recursion"]),
         ("run.rounds=" + "{ a = " * 5000, ["--set run.rounds", "recursion"]),
-        ("method.label=" + "x" * 5000, ["label 'xxx", "100 at most"]),
+        ("method.label=" + "x" * 5000, ["label 'xxx", "1 to 100"]),
         ("sweep.space." + ".".join("a" * 3000) + "=[1]", ["tables deep"]),
     ],
 )

@@ -104,9 +104,7 @@ class Solver(FlatNetwork):
         # For dropout, if there is any; torch.manual_seed would look for every kind of GPU.
         torch.default_generator.manual_seed(stream.child("network").number())
         step = self._optimiser(ask, progress)
-        if ask.anchor is not None and self.scratch is None:
-            self.scratch = self._buffer()
-        adjust = adjuster(ask, self.vector, self._views, self.scratch)
+        adjust = self._adjuster(ask)
         self._mode(train=True)
         network = self if self.half is None or ask.objective is not None else self.half
         network.renew()
@@ -115,11 +113,10 @@ class Solver(FlatNetwork):
         with gradients_off(frozen):
             for rows in batches(ask.data, ask.local, stream, self.task):
                 batch = ask.data.take(rows)
-                loss = (
-                    training_loss(self.task, network.module, batch, self.precision)
-                    if ask.objective is None
-                    else ask.objective.loss(self.task, self.module, batch, draw)
-                )
+                if ask.objective is None:
+                    loss = training_loss(self.task, network.module, batch, self.precision)
+                else:
+                    loss = ask.objective.loss(self.task, self.module, batch, draw)
                 # A loss without a gradient: no tensor that trains has a part in the output.
                 if loss.requires_grad or not frozen:
                     loss.backward()
@@ -145,6 +142,11 @@ class Solver(FlatNetwork):
         bits = self._views(ask.trainable.bits)
         return [p for p, keep in zip(self.parameters, bits, strict=True) if not keep.any()]
 
+    def _adjuster(self, ask: Fit) -> Callable[[list[Tensor]], list[Tensor]]:
+        if ask.anchor is not None and self.scratch is None:
+            self.scratch = self._buffer()
+        return adjuster(ask, self.vector, self._views, self.scratch)
+
     def _optimiser(self, ask: Fit, progress: float) -> Callable[[list[Tensor]], None]:
         """Fill the resident buffers with zeros or the request's state; return the step."""
         before = ask.optimiser if ask.optimiser is not None else OptimizerState({}, 0)
@@ -167,11 +169,10 @@ class Solver(FlatNetwork):
     def _optimizer_state(self, ask: Fit, steps: int) -> OptimizerState | None:
         if ask.optimiser is None:
             return None
-        slots = (
-            self.own.slots(ask.params)
-            if callable(ask.local.optimizer)
-            else {n: ask.params.like(self.slots[n][0].clone()) for n in slots_of(ask.local)}
-        )
+        names = slots_of(ask.local)
+        slots = {name: ask.params.like(self.slots[name][0].clone()) for name in names}
+        if callable(ask.local.optimizer):
+            slots = self.own.slots(ask.params)
         return OptimizerState(slots, ask.optimiser.steps + steps)
 
     def compute(self, ask: Compute) -> float | Tensor | Params | list[Tensor]:

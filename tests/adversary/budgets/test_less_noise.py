@@ -112,6 +112,7 @@ OTHERS = {
             "weight_decay": 0.1,
             "clip": 1.0,
             "schedule": "step",
+            "sampler": "balanced",
         }.items()
     ],
 }

@@ -95,6 +95,7 @@ class Diverging:
     """Stands for an `Adapter` one of whose ways is NaN on the samples that it is bad at."""
 
     fitted = ()
+    ways = ()
 
     def __init__(self, trained) -> None:
         self.trained = trained
