@@ -168,7 +168,7 @@ def table(file: Path) -> pd.DataFrame:
         for name, tried in some.groupby("method"):
             setting = chosen(file, str(name), samples)
             errors[name] = tried[tried.setting == setting][folk].mean()
-        best = errors[min(ALONE, key=lambda name: errors[name].mean())]
+        best = errors[min(errors.keys() & set(ALONE), key=lambda name: errors[name].mean())]
         for name in LEARNERS:
             if name not in errors:
                 continue

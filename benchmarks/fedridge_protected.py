@@ -24,7 +24,7 @@ from benchmarks.common.options import options
 from vergence.metrics.angles import angular_error_deg
 
 SUMS = {"aggregation": {"name": "pairwise"}}
-USER = {"user": {"epsilon": 8.0, "delta": 1e-5, "clip": 1.6}}
+USER = {"user": {"epsilon": 8.0, "delta": 1e-5, "clip": 1.6, "bits": 15}}
 FEATURES, PENALTIES = (10, 50, 100), (3.0, 10.0, 30.0)
 MANY = 2000
 
