@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vergence.core.layers.kernel_head import gaussian
+from vergence.core.layers.kernel_head import WIDTH, gaussian
 from vergence.core.params import Params
 from vergence.models.personal_eye import TERMS, linear_terms
-from vergence.training.ridge import MOST, WIDTH, coefficients_alone
+from vergence.training.ridge import MOST, coefficients_alone
 
 # Samples of each other person, and steps, with which variances are fitted: the time grows with the
 # cube of the first.

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vergence.core.layers.kernel_head import gaussian
+from vergence.core.layers.kernel_head import WIDTH, gaussian
 from vergence.core.options import Positive
 from vergence.core.task import Model
 from vergence.models.kernel_eye import SIDE, eye_inputs
 from vergence.models.small_eye import SmallEye
-from vergence.training.ridge import WIDTH
 
 TERMS = 6
 """Number of the terms that `linear_terms` returns."""

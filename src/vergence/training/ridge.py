@@ -8,14 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vergence.core.layers.kernel_head import gaussian
+from vergence.core.layers.kernel_head import WIDTH, gaussian
 
 PENALTIES = torch.logspace(-3, 2, 21, dtype=torch.float64)
 """Penalties among which leave-one-out chooses, in units of the kernel."""
 
 
-WIDTH, PENALTY = 2.0, 0.1
-"""Kernel and penalty of the baseline alone, as chosen on p00 to p02 of MPIIGaze."""
+PENALTY = 0.1
+"""Penalty of the baseline alone, as chosen on p00 to p02 of MPIIGaze."""
 MOST = 2500
 """The most samples of a person that the baseline learns from: the time grows with their cube."""
 

@@ -1,6 +1,6 @@
 """A head for ridge regression: random Fourier features for everybody, a kernel for one person.
 
-Used by `methods.fedridge` and `models.kernel_eye`.
+Used in `adaptation`, `methods`, `models` and `training`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
+
+WIDTH = 2.0
+"""Width of kernels on one person's samples, as chosen on p00 to p02 of MPIIGaze."""
 
 
 class KernelHead(nn.Module):
@@ -47,7 +50,7 @@ class KernelHead(nn.Module):
         features: int = 2000,
         width: float = 0.5,
         own_centres: int = 0,
-        own_width: float = 2.0,
+        own_width: float = WIDTH,
     ) -> None:
         super().__init__()
         if features < 2 or features % 2:
