@@ -1,6 +1,6 @@
 """Ridge regression in closed form: from sums over clients, and by kernels with leave-one-out.
 
-Used in `adaptation`, `methods.fedridge`, `models.personal_eye` and `tasks.gaze_angle`.
+Used in `adaptation`, `methods` and `tasks`.
 """
 
 from __future__ import annotations
