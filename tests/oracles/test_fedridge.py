@@ -181,6 +181,20 @@ def test_a_matrix_with_noise_still_has_a_solution() -> None:
     assert bool(solution.isfinite().all())
 
 
+@pytest.mark.parametrize("factor", [-1e6, 1e6])
+def test_a_liar_s_products_give_a_finite_head(factor: float) -> None:
+    """Whoever lies can spoil the common part, as in every plain sum, but not the run."""
+    task, method = TASKS["kernel head"], FedRidge()
+    server = method.server(task)
+    offered, state = method.offer(server, "a"), method.client(task)
+    honest = [taught(method, task, state, offered, samples)[1] for samples in PEOPLE]
+    liar = honest[0].trees["products"]
+    lie = replace(honest[0], trees={"products": replace(liar, total=liar.total * factor)})
+    after = summed(method, server, [lie, *honest], {"products": liar.total})
+    assert bool(after.model.flat.isfinite().all())
+    assert not torch.equal(after.model.flat, one_round(method, task).model.flat)
+
+
 @dataclass(frozen=True)
 class NoBias(Model):
     """A head that the closed form has no intercept for."""
