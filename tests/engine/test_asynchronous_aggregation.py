@@ -320,6 +320,7 @@ REFUSED = {
     "pe_zsl": "do not begin by asking",
     "sg_zsl": "do not begin by asking",
     "centralised": "nothing arrives late",
+    "fedridge": "products in place of updates",
 }
 SERVED = {name for name in NAMES if build(name).served}
 

@@ -50,7 +50,7 @@ run        = { rounds = 1, workers = 1, evaluate_every = 0 }
         ('methods=["fedavg", "fedavg"]', ["two methods", "'fedavg'", "label"]),
         ("methods=[]", ["at least one method"]),
         ("methods=[1]", ["a method is a name", "1"]),
-        ('methods=[{name="fedavg", label=3}]', ["label '3'", "letters"]),
+        ('methods=[{name="fedavg", label=3}]', ["label 3", "letters"]),
         ('methods=[{name="fedavg", label="../x"}]', ["label '../x'", "letters"]),
         ('methods=[{name="fedavg", local=3}]', ["local must be a table", "3"]),
         ("method.rate=0.1", ["either method", "or methods", "both"]),

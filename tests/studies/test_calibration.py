@@ -128,7 +128,8 @@ def test_a_run_is_calibrated_for_those_it_never_saw(left_out, tmp_path):
     (curves,) = calibrate([left_out / "fedavg"], out, options, quiet())
     assert curves.people == ("p00", "p01", "p02")
     kinds = ["offset", "shrunk offset", "affine", "shrunk affine", "fitted offset", "fitted affine"]
-    assert list(curves.values) == [*kinds, "fitted eyes", "last layer", "whole model"]
+    closed = ["residual kernel", "kernel ridge alone"]
+    assert list(curves.values) == [*kinds, "fitted eyes", *closed, "last layer", "whole model"]
     people = (left_out / "fedavg" / "people.csv").read_text()
     for row, person in enumerate(curves.people):
         starts = {float(values[row, 0]) for values in curves.values.values()}
@@ -272,7 +273,7 @@ def test_adapt_is_measured_beside_the_ways_it_chooses_among(left_out, tmp_path):
     chosen, ways = curves.values["adapt, as it chooses"], list(curves.values)
     assert ways[-3:-1] == ["constant mean of the k samples", "training alone on the k samples"]
     assert not any(way.startswith("pull ") for way in ways), "those are tried, and not shown"
-    fitted = curves.values["fitted eyes"]
+    fitted = curves.values["residual kernel"]
     assert np.array_equal(chosen[:, 1], fitted[:, 1]), "one sample follows the other people"
     others = np.stack([curves.values[way][:, 2] for way in ways[:-3]])
     for person in range(3):

@@ -108,14 +108,16 @@ def _server(means: PrivacyMeans) -> str:
     updates = _of_kind(means, means.seen, UPDATES)
     found = [f"update{_parts(means, means.seen)}{_counted(means)}"] if updates else []
     values = _of_kind(means, means.seen, {"values"})
-    found += [named(means.method, means.task, tree) for tree in values]
+    counted = "" if updates else _counted(means)
+    found += [f"{named(means.method, means.task, tree)}{counted}" for tree in values]
     single = [*found, *_raw(means, means.seen), *([means.numbers] if means.numbers else [])]
     if means.least:
         hidden = [e for e in means.method.exposure.values() if e.reveal != "each"]
         many = f"{means.least} {'labs' if means.plan.silos else 'people'} or more"
         learned = f"the sum of what {many} learned{_parts(means, hidden)}"
         told = [learned] if _of_kind(means, hidden, UPDATES) else []
-        told += [f"the sum over {many} of {raw}" for raw in _raw(means, hidden)]
+        trees = [named(means.method, means.task, t) for t in _of_kind(means, hidden, {"values"})]
+        told += [f"the sum over {many} of {what}" for what in (*trees, *_raw(means, hidden))]
         seen = f"who took part, and {'; '.join(told)}"
         return f"{seen}; and of every single person: {'; '.join(single)}" if single else seen
     whose = "of each lab, added up over its people:" if means.plan.silos else "each person's"
