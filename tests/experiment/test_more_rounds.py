@@ -34,6 +34,7 @@ def alike(one, other):
     assert ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "more"), [(2, 5), (3, 4), (4, 5)])
 @pytest.mark.parametrize("text", [ONE, SEVERAL], ids=["one", "several"])
 def test_a_command_gives_a_run_more_rounds(text, first, more, tmp_path):
@@ -47,6 +48,7 @@ def test_a_command_gives_a_run_more_rounds(text, first, more, tmp_path):
     assert again.code == 0
 
 
+@pytest.mark.slow
 def test_rounds_may_be_raised_twice(tmp_path):
     planned = run(tmp_path, ONE, "run.rounds=4", out="planned")
     raised = run(tmp_path, ONE, "run.rounds=1", out="raised")
@@ -62,6 +64,7 @@ def test_a_run_with_messages_under_way_says_why_it_has_no_more_rounds(tmp_path):
     vergence("resume", out, "--rounds", 5).complains(2, "with a virtual clock (delivery)")
 
 
+@pytest.mark.slow
 def test_an_interruption_at_any_write_loses_nothing(tmp_path, monkeypatch):
     """The same command, made again, ends as the run that was planned with so many rounds."""
     options = (*SEEDS, 'methods=["fedavg_ft", "fedavg"]')
