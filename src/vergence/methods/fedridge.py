@@ -198,7 +198,7 @@ def head_of(task: Task) -> tuple[str, nn.Linear | KernelHead]:
     layer = task.module().get_submodule(entry)
     if isinstance(layer, KernelHead):
         return entry, layer
-    layer = task.module().get_submodule(task.linear_head())
+    task.linear_head()  # refuses any other head
     if not isinstance(layer, nn.Linear) or layer.bias is None:
         raise ConfigError(
             f"fedridge computes a weight and a bias, and the head {entry or 'of the network'} has "
