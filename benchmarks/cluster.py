@@ -47,7 +47,7 @@ def measure(work: str, engine: str, rounds: int) -> dict[str, float | str]:
     """Run twice; return the median round, and the seconds of both runs that are no round's."""
     torch.set_num_threads(1)
     task, people, batch = WORK[work]()
-    method = FedCPF(local=LocalTraining(epochs=1, batch=batch, lr=1e-3), rate=0.1)
+    method = FedCPF(local=LocalTraining(optimizer="sgd", epochs=1, batch=batch, lr=1e-3), rate=0.1)
     federation, beside = people.load(), []
     plan = Plan(rounds=rounds + 1, evaluate_every=0, workers=2, solver="sequential", engine=engine)
     marks: list[float] = []

@@ -48,7 +48,7 @@ def updates(rounds: int) -> list[Tensor]:
     person = next(iter(EyeSynthetic(people=1, samples=600).load().people.values()))
     solver, params, found = Solver(task), task.init(), []
     for at in range(rounds):
-        ask = Fit(params, person.train, LocalTraining(epochs=1))
+        ask = Fit(params, person.train, LocalTraining(optimizer="sgd", lr=0.05, epochs=1))
         end = solver.fit(ask, RandomStream("codec", at)).params
         end = Params(end.flat.clone(), end.layout)
         found.append((end - params).flat)

@@ -57,7 +57,7 @@ def table(clients, methods, rounds, people, sums):
             "size": people["size"],
         },
         "methods": [{"name": name} for name in methods],
-        "local": {"epochs": 1, "batch": 16, "lr": 0.01},
+        "local": {"optimizer": "sgd", "epochs": 1, "batch": 16, "lr": 0.01},
         "run": {"rounds": rounds, "evaluate_every": 0, "solver": "sequential"},
         **SUMS[sums],
     }

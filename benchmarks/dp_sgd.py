@@ -46,7 +46,7 @@ def seconds(work) -> float:
 
 def measure(channels: tuple[int, int], rounds: int) -> None:
     task, data = GazeAngle(LeNet(channels)), people(3000)
-    local = LocalTraining(steps=STEPS, batch=32, lr=0.01)
+    local = LocalTraining(optimizer="sgd", steps=STEPS, batch=32, lr=0.01)
     site = ClientContext("p00", data, data, task, 0, RandomStream("bench"))
     with tempfile.TemporaryDirectory() as folder:
         plain = Solver(task)

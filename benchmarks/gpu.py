@@ -48,7 +48,7 @@ from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
 
 GPU = torch.device("cuda")
-SGD = LocalTraining(batch=32, lr=0.01, clip=0.0, weight_decay=0.0, steps=19)
+SGD = LocalTraining(optimizer="sgd", batch=32, lr=0.01, clip=0.0, weight_decay=0.0, steps=19)
 ADAMW = LocalTraining(batch=8, optimizer="adamw", lr=1e-4, weight_decay=0.05, clip=1.0, steps=6)
 PAPER = replace(ADAMW, steps=20)
 

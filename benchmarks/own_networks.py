@@ -139,7 +139,7 @@ def main() -> int:
         made = vg.Federation.from_arrays(people)
         factory = (lambda: vg.average_batch_norm(resnet18())) if name == "resnet18" else network
         task = vg.task_from(factory, nn.functional.cross_entropy)
-        method = vg.methods.FedAvg(local=vg.LocalTraining(batch=BATCH, lr=0.05))
+        method = vg.methods.FedAvg(local=vg.LocalTraining(optimizer="sgd", batch=BATCH, lr=0.05))
         common = {"rounds": options.rounds, "evaluate_every": 0, "progress": False}
         times: list[tuple[float, float]] = []
         for _ in range(options.repeat):

@@ -260,7 +260,12 @@ def ours(
         lower_is_better=False,
     )
     local = vg.LocalTraining(
-        batch=BATCH[network], lr=how.rates[network], momentum=0, weight_decay=0, clip=0
+        optimizer="sgd",
+        batch=BATCH[network],
+        lr=how.rates[network],
+        momentum=0,
+        weight_decay=0,
+        clip=0,
     )
     run = vg.train(
         OURS[method],

@@ -72,8 +72,8 @@ def registered(count: int, rounds: int) -> None:
         rounds=rounds, evaluate_every=0, evaluate_people=100, presence=Participation(cohort=100)
     )
     methods = {
-        "fedavg": FedAvg(local=LocalTraining(batch=8)),
-        "fedcpf": FedCPF(local=LocalTraining(batch=8)),
+        "fedavg": FedAvg(local=LocalTraining(optimizer="sgd", lr=0.05, batch=8)),
+        "fedcpf": FedCPF(local=LocalTraining(optimizer="sgd", lr=0.05, batch=8)),
     }
     for name, method in methods.items():
         marks.clear()
@@ -128,7 +128,7 @@ def trained(network: str, method, counts: list[int]) -> None:
 def main() -> None:
     given = options(__doc__, registered=1_000_000, rounds=20)
     torch.set_num_threads(1)
-    local = LocalTraining(batch=2, clip=0.0)
+    local = LocalTraining(optimizer="sgd", lr=0.05, batch=2, clip=0.0)
     trained("lenet", FedAvg(local=local), [10, 100, 1000])
     trained("cnn", FedCPF(local=local), [10, 100, 1000])
     registered(given.registered, given.rounds)

@@ -33,7 +33,7 @@ from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.steps import Trainers
 
 REPEATS = 3
-LOCAL = LocalTraining(batch=32, lr=0.01, nesterov=True)
+LOCAL = LocalTraining(optimizer="sgd", batch=32, lr=0.01, nesterov=True)
 METHODS = {
     "FedAvg": FedAvg(local=LOCAL),
     "SplitFed V1": SplitFed(local=LOCAL),

@@ -85,7 +85,7 @@ def values(got: Params) -> list[float]:
     return [round(float(v), 6) for v in got.flat]
 
 
-PLAIN = LocalTraining(batch=100, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
+PLAIN = LocalTraining(optimizer="sgd", batch=100, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
 """One gradient step per epoch, on all samples at once, and nothing else."""
 
 

@@ -106,7 +106,10 @@ def test_a_name_that_no_module_has_is_no_attribute():
         (lambda: vergence.Federations, "no attribute 'Federations' (did you mean 'Federation'?)"),
         (lambda: vergence.methods.FedProx(mue=0.1), "argument 'mue' (did you mean 'mu'?)"),
         (lambda: vergence.Plan(roundz=3), "argument 'roundz' (did you mean 'rounds'?)"),
-        (lambda: vergence.LocalTraining(learning=1), "argument 'learning'; known: batch, clip, ep"),
+        (
+            lambda: vergence.LocalTraining(optimizer="sgd", learning=1),
+            "argument 'learning'; known: batch, clip, ep",
+        ),
         (lambda: vergence.Participation(cohorts=1), "argument 'cohorts' (did you mean 'cohort'?)"),
         (lambda: vergence.Privacy(users=1), "argument 'users' (did you mean 'user'?)"),
         (lambda: vergence.data.Toy(peoples=1), "argument 'peoples' (did you mean 'people'?)"),

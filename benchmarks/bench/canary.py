@@ -81,7 +81,9 @@ def trainer(
     """
     task, draws = ToyTask(Linear(2)), torch.Generator().manual_seed(0)
     x, y = torch.randn(16, 2, generator=draws), torch.randn(16, generator=draws)
-    local = LocalTraining(steps=STEPS, batch=17, lr=0.1, momentum=0.0, weight_decay=0.0)
+    local = LocalTraining(
+        optimizer="sgd", steps=STEPS, batch=17, lr=0.1, momentum=0.0, weight_decay=0.0
+    )
     solver = kind(task, DpSgd(noise=noise), folder, 0, [TrainingPass(local, 1.0, 1)])
     kinds = {
         present: Samples(

@@ -157,7 +157,12 @@ def federation(job: Job, scored: int) -> Federation:
 def local(job: Job) -> LocalTraining:
     """Return how a client of the job trains."""
     return LocalTraining(
-        batch=job.batch, lr=job.lr, momentum=job.momentum, weight_decay=0.0, clip=0.0
+        optimizer="sgd",
+        batch=job.batch,
+        lr=job.lr,
+        momentum=job.momentum,
+        weight_decay=0.0,
+        clip=0.0,
     )
 
 

@@ -29,7 +29,7 @@ task       = { name = "gaze_map" }
 model      = { name = "glc_vit", preset = "tiny64" }
 federation = { name = "ego_synthetic", people = 2, clips = 10, windows = 1 }
 method     = "fedavg"
-local      = { batch = 4, lr = 0.01 }
+local      = { optimizer = "sgd", batch = 4, lr = 0.01 }
 run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
 

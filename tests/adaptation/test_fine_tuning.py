@@ -38,7 +38,7 @@ STREAM = RandomStream("adapt", 0)
 TASK = GazeAngle(SmallEye(channels=(2, 2), hidden=2))
 START = TASK.init()
 OTHER = START.like(START.flat + 1)
-LOCAL = LocalTraining(epochs=2, batch=4, lr=0.05, schedule="cosine")
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=4, lr=0.05, schedule="cosine")
 
 
 def samples(count, first=0.0, **more):

@@ -36,7 +36,7 @@ def again(made, victim, round, **change):
 
 
 def test_a_sum_is_not_opened_with_another_row_of_one_person(tmp_path):
-    made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
+    made = circle(method("scaffold", LocalTraining(optimizer="sgd")), tmp_path, 5)
     made.run_rounds(rounds=2)
     with pytest.raises(StateError, match="spent: "):
         again(made, made.names[2], 1, file=None)
@@ -44,7 +44,7 @@ def test_a_sum_is_not_opened_with_another_row_of_one_person(tmp_path):
 
 def test_the_very_same_row_may_be_summed_again(tmp_path):
     """A server that died before it kept a sum asks again, and learns nothing new."""
-    made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
+    made = circle(method("scaffold", LocalTraining(optimizer="sgd")), tmp_path, 5)
     made.run_rounds(rounds=2)
     asked = turns(made, 1)
     stamps = {c: e.stamp for c, e in asked.items()}
@@ -54,7 +54,7 @@ def test_the_very_same_row_may_be_summed_again(tmp_path):
 
 
 def test_noise_for_people_is_not_drawn_anew(tmp_path):
-    local = LocalTraining(epochs=2, batch=8, lr=0.05, schedule="cosine")
+    local = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05, schedule="cosine")
     made = circle(method("fedavg", local), tmp_path, 5, user=UserLevelConfig(clip=0.5, epsilon=8.0))
     made.run_rounds(rounds=3)
     before = (made.place(made.names[1]) / "sum.spent").read_text()
@@ -103,7 +103,7 @@ def test_one_row_of_words_is_given_to_a_question_on_shares():
 @pytest.mark.parametrize("file", [None, "seed0.client.p02.0.1.safetensors"])
 def test_a_new_question_is_not_answered_from_a_state_that_does_not_count(file, tmp_path):
     """Which state a client trains from changes its update as much as the model does."""
-    made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
+    made = circle(method("scaffold", LocalTraining(optimizer="sgd")), tmp_path, 5)
     made.run_rounds(rounds=3)
     made.plan = replace(made.plan, rounds=4)
     asked = turns(made, 2)["p02"]
@@ -116,7 +116,7 @@ def test_a_new_question_is_not_answered_from_a_state_that_does_not_count(file, t
 
 def test_who_has_a_state_does_not_start_anew(tmp_path):
     """After a turn that was quarantined there is no newer state; that is not the same as none."""
-    made = circle(method("scaffold", LocalTraining()), tmp_path, 5)
+    made = circle(method("scaffold", LocalTraining(optimizer="sgd")), tmp_path, 5)
     made.run_rounds(rounds=3)
     made.plan = replace(made.plan, rounds=8)
     asked = turns(made, 2)["p02"]
@@ -140,7 +140,7 @@ def test_who_has_a_state_does_not_start_anew(tmp_path):
 
 def test_a_state_counts_only_if_its_words_were_given_to_a_sum(tmp_path):
     """Else a server trains all but one person, turn after turn, until they add nothing to a sum."""
-    made = circle(method("scaffold", LocalTraining()), tmp_path, 5, rounds=4)
+    made = circle(method("scaffold", LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4)
     first = ClientRequest("turn", "p02", question(made, 0), "0.1")
     assert turn(made, "p02", first)["status"] == "ok"
     file = "seed0.client.p02.0.1.safetensors"
@@ -161,7 +161,7 @@ def at(number):
 )
 def test_turns_of_several_rounds_are_no_part_of_one_job(stamps, tmp_path):
     """Else a server trains one person round after round by stamps of one job, and holds no sum."""
-    made = circle(method("scaffold", LocalTraining()), tmp_path, 5, rounds=4)
+    made = circle(method("scaffold", LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4)
     asked = [
         ClientRequest(
             "turn",
@@ -203,7 +203,7 @@ class TwoQuestions(Scaffold):
 
 def two_questions(tmp_path, verb):
     """A client's first turn of a round, and the second, from the state that the first left."""
-    made = circle(TwoQuestions(local=LocalTraining()), tmp_path, 5, rounds=4)
+    made = circle(TwoQuestions(local=LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4)
     first = ClientRequest("turn", "p02", question(made, 0), "0.1.1")
     second = replace(first, message=question(made, 0, verb), stamp="0.1.2", file=at("0.1.1"))
     return made, first, second
@@ -229,7 +229,7 @@ def test_no_turn_of_a_sum_is_taken_together_with_others(verb, tmp_path):
 
 def test_a_turn_of_an_older_round_lies_over_no_newer_state(tmp_path):
     """The name of the state that counts is no promise if an older turn may be filed under it."""
-    made = circle(method("scaffold", LocalTraining()), tmp_path, 5, rounds=4)
+    made = circle(method("scaffold", LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4)
     made.run_rounds(rounds=3)
     made.plan = replace(made.plan, rounds=3)
     asked, file = turns(made, 1)["p02"], made.place("p02") / at("2.1")
@@ -241,7 +241,7 @@ def test_a_turn_of_an_older_round_lies_over_no_newer_state(tmp_path):
 
 def test_a_turn_that_is_taken_again_lies_not_over_the_last_one(tmp_path):
     """Its words were given, so it may be; under its own name, not under that of the next turn."""
-    made = circle(TwoQuestions(local=LocalTraining()), tmp_path, 5, rounds=4)
+    made = circle(TwoQuestions(local=LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4)
     made.run_rounds(rounds=1)
     made.plan = replace(made.plan, rounds=4)
     first = next(e for c, e, _ in made.asked if c == "p02" and e.message.verb == "train")

@@ -25,7 +25,7 @@ from vergence.privacy.dp.per_sample_gradients import Clipper
 from vergence.privacy.release_log import ReleaseLog
 
 USER = UserLevelConfig(clip=0.5, noise=2.0)
-LOCAL = LocalTraining(epochs=1, batch=10**6, lr=1.0, momentum=0.0)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=10**6, lr=1.0, momentum=0.0)
 
 
 def lying(made, at=0.0, round=0):
@@ -122,7 +122,7 @@ def test_a_simulation_of_nothing_but_zeros_says_so(tmp_path):
             "model": {"name": "linear"},
             "federation": {"name": "toy", "people": 4},
             "method": "fedavg",
-            "local": {"epochs": 9, "batch": 8, "lr": 1e30, "clip": 0.0},
+            "local": {"optimizer": "sgd", "epochs": 9, "batch": 8, "lr": 1e30, "clip": 0.0},
             "privacy": {"user": {"clip": 0.5, "noise": 1.0}},
             "run": {"rounds": 2, "evaluate_every": 0, "workers": 1},
         }

@@ -16,7 +16,7 @@ P0 = ("P0",)
 
 
 def homes(tmp_path, **plan):
-    return circle(method("fedavg", LocalTraining()), tmp_path, 5, rounds=4, **plan)
+    return circle(method("fedavg", LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4, **plan)
 
 
 def evaluation(made, done, client="p01", points=P0, shift=0.0):
@@ -64,7 +64,7 @@ def test_a_client_trains_on_the_model_that_it_was_measured_with(tmp_path):
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedper", "fedadam", "ditto", "fedala"])
 def test_an_honest_run_is_measured_as_planned(name, tmp_path):
-    made = circle(method(name, LocalTraining()), tmp_path, 4)
+    made = circle(method(name, LocalTraining(optimizer="sgd")), tmp_path, 4)
     made.run_rounds(rounds=3, evaluate_every=1, points=("P0", "P1"))
     asked = [e for c, e, _ in made.asked if e.kind == "evaluate" and c == "p01"]
     assert [e.message.round for e in asked] == [0, 1, 2, 3]
@@ -97,7 +97,12 @@ def shifted(request, shift=0.5):
 
 def at_the_start(tmp_path):
     made = circle(
-        method("scaffold", LocalTraining()), tmp_path, 5, rounds=4, evaluate_every=1, points=("P0",)
+        method("scaffold", LocalTraining(optimizer="sgd")),
+        tmp_path,
+        5,
+        rounds=4,
+        evaluate_every=1,
+        points=("P0",),
     )
     return made, ClientRequest("turn", "p01", question(made, 0), "0.1")
 
@@ -144,7 +149,9 @@ class Twofold(FedAvg):
 
 
 def test_every_turn_of_a_round_is_on_the_model_that_was_measured(tmp_path):
-    made = circle(Twofold(local=LocalTraining()), tmp_path, 5, rounds=4, evaluate_every=1)
+    made = circle(
+        Twofold(local=LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4, evaluate_every=1
+    )
     turn(made, "p01", evaluation(made, 1))
     first = ClientRequest("turn", "p01", question(made, 1), "1.1", progress=0.25)
     second = replace(first, message=question(made, 1, "more"), stamp="1.2")
@@ -156,7 +163,7 @@ def test_every_turn_of_a_round_is_on_the_model_that_was_measured(tmp_path):
 
 @pytest.mark.parametrize(("name", "verb"), [("fedavg_ft", "train"), ("fedrep", "train")])
 def test_after_the_last_round_only_finish_is_asked(name, verb, tmp_path):
-    made = circle(method(name, LocalTraining()), tmp_path, 5, rounds=4)
+    made = circle(method(name, LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4)
     own = made.method.finish_verbs[0]
     with pytest.raises(StateError, match=rf"plan: '{verb}' is asked for after the last round, .*"):
         turn(made, "p01", ClientRequest("turn", "p01", question(made, 4, verb), "finish.1"))

@@ -35,7 +35,7 @@ def without(message):
 
 def test_the_sum_of_all_is_one_persons_where_the_others_got_gradients_of_zero(tmp_path):
     """What the pages say is not promised: mended, they may promise more."""
-    split = method("splitfed", LocalTraining(epochs=1, batch=8, lr=0.05))
+    split = method("splitfed", LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05))
     made = circle(split, tmp_path, 5, SecureAggregationConfig(min_contributors=5), rounds=1)
     honest = made.ask
 

@@ -42,7 +42,12 @@ LIES = {
 
 def ran(folder, lie):
     """Run two rounds in which p01 says this of itself; return the circle, the server's folder."""
-    made = circle(method("fedavg", LocalTraining(epochs=1, batch=8, lr=0.05)), folder, 5, rounds=2)
+    made = circle(
+        method("fedavg", LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)),
+        folder,
+        5,
+        rounds=2,
+    )
     honest = made.ask
 
     def ask(client, request):
@@ -103,7 +108,7 @@ def test_a_point_that_nobody_asked_for_is_not_in_the_tables(tmp_path):
 
 
 def test_what_is_said_of_a_turn_is_looked_at_too(tmp_path):
-    made = circle(method("fedavg", LocalTraining()), tmp_path, 5, rounds=2)
+    made = circle(method("fedavg", LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=2)
     honest = made.ask
 
     def ask(client, request):

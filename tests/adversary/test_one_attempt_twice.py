@@ -37,7 +37,13 @@ class Lying:
         policy = SecureAggregationConfig(
             "additive", min_contributors=3, aggregators=("one", "two", "three")
         )
-        made = circle(method("fedcpf", LocalTraining(), rate=0.3), folder, 6, policy, inputs=200)
+        made = circle(
+            method("fedcpf", LocalTraining(optimizer="sgd"), rate=0.3),
+            folder,
+            6,
+            policy,
+            inputs=200,
+        )
         made.run_rounds(rounds=3)
         self.made, asked = made, turns(made, 2)
         self.question = next(iter(asked.values())).message

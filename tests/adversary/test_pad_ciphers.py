@@ -41,7 +41,7 @@ def test_a_server_that_names_another_cipher_gets_no_answer(kind, lie, tmp_path):
     """It is refused by name, though all else is right: a weaker cipher would open every row."""
     policy = POLICIES[kind]
     lie = next(c for c in PAD_CIPHERS if c != policy.cipher) if lie == "other" else lie
-    made = circle(method("fedavg", LocalTraining()), tmp_path, 5, policy)
+    made = circle(method("fedavg", LocalTraining(optimizer="sgd")), tmp_path, 5, policy)
     message, who = question(made, 0), "p00"
     turn(made, who, ClientRequest("turn", who, message, "0.1"))
     form = made.home(who).runner.layout(message, {})

@@ -17,7 +17,7 @@ task       = { name = "toy" }
 model      = { name = "linear" }
 federation = { name = "toy", people = 5 }
 method     = { name = "fedavg" }
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 presence   = { gone = { p04 = 1 } }
 run        = { rounds = 2, evaluate_every = 1, workers = 1 }
 """

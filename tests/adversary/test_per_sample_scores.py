@@ -12,7 +12,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 4 }
 federation = { name = "eye_synthetic", people = 3, samples = 40, size = "9x15" }
 method     = { name = "fedavg" }
-local      = { steps = 1, batch = 8, lr = 0.01 }
+local      = { optimizer = "sgd", steps = 1, batch = 8, lr = 0.01 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 privacy    = { user = { noise = 4.0 } }
 """

@@ -38,7 +38,7 @@ def table(method, **privacy):
         "model": {"name": "linear", "inputs": 4},
         "federation": {"name": "toy", "people": len(PEOPLE)},
         "method": method,
-        "local": {"epochs": 1, "batch": 8, "lr": 0.05},
+        "local": {"optimizer": "sgd", "epochs": 1, "batch": 8, "lr": 0.05},
         "run": {"rounds": 2, "evaluate_every": 0, "seeds": [0]},
         "privacy": privacy,
     }

@@ -13,7 +13,7 @@ from vergence.errors import StateError
 from vergence.privacy.config import UserLevelConfig
 from vergence.privacy.release_log import Release, ReleaseLog, secret_in
 
-LOCAL = LocalTraining(epochs=1, batch=10**6, lr=0.05, momentum=0.0)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=10**6, lr=0.05, momentum=0.0)
 
 
 def run(tmp_path, rounds=3):

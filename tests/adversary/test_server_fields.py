@@ -156,7 +156,7 @@ def changed(message, kind, name):
 
 @pytest.mark.parametrize(("way", "kind", "name"), MESSAGES)
 def test_a_lie_in_a_message_of_a_sum_is_refused(way, kind, name, tmp_path):
-    made = circle(method(SUMS[way][0], LocalTraining()), tmp_path, 5, SUMS[way][1])
+    made = circle(method(SUMS[way][0], LocalTraining(optimizer="sgd")), tmp_path, 5, SUMS[way][1])
     honest, lied, refused = made.ask, [], []
 
     def ask(client, request):
@@ -192,7 +192,7 @@ def test_a_lie_in_a_message_of_a_sum_is_refused(way, kind, name, tmp_path):
 
 def made_for(tmp_path, name):
     """A circle after two rounds of four, what one client was asked last, and would be next."""
-    made = circle(method(name, LocalTraining()), tmp_path, 5, rounds=4)
+    made = circle(method(name, LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4)
     made.run_rounds(rounds=2)
     made.plan = replace(made.plan, rounds=4)
     before = replace(turns(made, 1)["p01"], progress=0.25, drop=())
@@ -293,7 +293,9 @@ class AtShares:
     """A circle on shares whose clients have taken a turn, and a server that asks what it likes."""
 
     def __init__(self, folder):
-        self.made = circle(method("fedcpf", LocalTraining()), folder, 5, SUMS["shares"][1])
+        self.made = circle(
+            method("fedcpf", LocalTraining(optimizer="sgd")), folder, 5, SUMS["shares"][1]
+        )
         message = question(self.made, 0)
         turn(self.made, "p00", ClientRequest("turn", "p00", message, "0.1"))
         form = self.made.home("p00").runner.layout(message, {})

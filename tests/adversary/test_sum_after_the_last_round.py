@@ -11,7 +11,7 @@ from vergence.privacy.config import UserLevelConfig
 from vergence.privacy.release_log import ReleaseLog
 
 USER = UserLevelConfig(clip=0.5, noise=3.0)
-LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)
 LAST = ("fedavg_ft", "fedrep", "fedbabu", "interpolation")
 
 

@@ -15,7 +15,7 @@ from vergence.privacy.secure_aggregation.pairwise import colluders
 @pytest.mark.parametrize("invited", [3, 4, 5])
 def test_a_sum_of_few_is_not_opened_in_a_federation_of_many(invited, tmp_path):
     """Of eleven people six must be in every sum, unless the experiment says otherwise."""
-    made = circle(method("fedavg", LocalTraining()), tmp_path, 11)
+    made = circle(method("fedavg", LocalTraining(optimizer="sgd")), tmp_path, 11)
     names = made.names[:invited]
     for client in names:
         turn(made, client, ClientRequest("turn", client, question(made, 0), "0.1"))
@@ -73,5 +73,5 @@ def test_the_default_grows_with_the_federation(people, asked, least):
     plan = Plan(
         privacy=Privacy(aggregation=SecureAggregationConfig()), presence=Participation(cohort=asked)
     )
-    sums = sums_for(plan, method("fedavg", LocalTraining()), people)
+    sums = sums_for(plan, method("fedavg", LocalTraining(optimizer="sgd")), people)
     assert sums.policy.min_contributors == least

@@ -22,7 +22,7 @@ from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelC
 from vergence.reports.explain import explain
 
 USER = UserLevelConfig(clip=0.5, noise=2.0)
-FEDAVG = method("fedavg", LocalTraining(epochs=1, batch=10**6, lr=0.05))
+FEDAVG = method("fedavg", LocalTraining(optimizer="sgd", epochs=1, batch=10**6, lr=0.05))
 
 
 def sums(people, cohort=1.0, **aggregation):

@@ -14,7 +14,7 @@ from tests.experiment.made_up import arrays, network, trained
 from vergence.api.augmentation import augmented
 from vergence.errors import ConfigError
 
-LOCAL = vg.LocalTraining(epochs=2, batch=8)
+LOCAL = vg.LocalTraining(optimizer="sgd", epochs=2, batch=8)
 
 
 def noise(x):
@@ -51,7 +51,7 @@ def test_it_is_called_for_every_training_sample_of_every_epoch_and_for_no_other(
             file.write(f"{float(x[0])!r}\n")
         return noise(x)
 
-    local = vg.LocalTraining(epochs=2, batch=8)
+    local = vg.LocalTraining(optimizer="sgd", epochs=2, batch=8)
     trained(method=vg.methods.FedAvg(local=local), task=task(count), rounds=2, evaluate_every=1)
     calls = (tmp_path / "calls").read_text().split()
     assert len(calls) == 5 * 24 * 2 * 2
@@ -135,7 +135,7 @@ def test_dp_sgd_augments_sample_by_sample(tmp_path):
         return noise(x)
 
     trained(
-        method=vg.methods.FedAvg(local=vg.LocalTraining(epochs=1, batch=8)),
+        method=vg.methods.FedAvg(local=vg.LocalTraining(optimizer="sgd", epochs=1, batch=8)),
         task=task(shaped),
         privacy={"solver": {"noise": 1.0, "clip": 1.0}},
         rounds=1,

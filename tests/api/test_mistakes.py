@@ -205,7 +205,9 @@ def test_a_schedule_is_tried_for_every_round_before_the_run(schedule, says):
         raise AssertionError("the run began")
 
     with pytest.raises(vg.ConfigError, match=says) as refused:
-        trained(local=vg.LocalTraining(schedule=schedule), rounds=4, on_round=never)
+        trained(
+            local=vg.LocalTraining(optimizer="sgd", schedule=schedule), rounds=4, on_round=never
+        )
     assert "as lambda done: 0.9 ** (20 * done)" in str(refused.value)
 
 
@@ -221,7 +223,7 @@ def test_a_schedule_that_fails_in_a_worker_alone_says_the_same():
     with pytest.raises(
         vg.ConfigError, match=r"schedule\(0\) failed with OSError: no file .*, as l"
     ):
-        trained(local=vg.LocalTraining(schedule=elsewhere), workers=2)
+        trained(local=vg.LocalTraining(optimizer="sgd", schedule=elsewhere), workers=2)
 
 
 @pytest.mark.parametrize("least", ["10", 2.5, -1, True])

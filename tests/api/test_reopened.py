@@ -16,7 +16,7 @@ TABLE = {
     "model": {"name": "linear", "inputs": 4},
     "federation": {"name": "toy", "people": 3},
     "method": "fedavg",
-    "local": {"lr": 0.02, "batch": 8},
+    "local": {"optimizer": "sgd", "lr": 0.02, "batch": 8},
     "run": {"rounds": 1, "seeds": [5], "workers": 1},
 }
 
@@ -41,7 +41,7 @@ def toy(inputs=4):
         {"people": vg.data.Toy(people=3)},
         {"people": vg.data.Toy()},
         {"method": vg.methods.FedAvg()},
-        {"method": vg.methods.FedAvg(vg.LocalTraining(lr=0.02, batch=8))},
+        {"method": vg.methods.FedAvg(vg.LocalTraining(optimizer="sgd", lr=0.02, batch=8))},
         {"task": toy()},
         {"task": toy(), "people": vg.data.Toy(), "method": vg.methods.FedAvg()},
     ],
@@ -57,7 +57,7 @@ def test_the_objects_that_a_file_names_are_taken(given, ran):
         ({"people": vg.data.Toy(people=4)}, "federation"),
         ({"people": vg.Federation.from_arrays(arrays())}, "federation"),
         ({"method": vg.methods.FedPer()}, "method"),
-        ({"method": vg.methods.FedAvg(vg.LocalTraining(lr=0.5))}, "method"),
+        ({"method": vg.methods.FedAvg(vg.LocalTraining(optimizer="sgd", lr=0.5))}, "method"),
         ({"task": toy(inputs=5)}, "model"),
         ({"task": regression()}, "model"),
     ],
@@ -77,9 +77,9 @@ def test_what_a_file_says_beside_them_is_kept(tmp_path):
 
 
 def test_a_method_over_another_is_the_one_that_a_file_names(tmp_path):
-    tuned = {"name": "fedavg_ft", "local": {"lr": 0.05}}
+    tuned = {"name": "fedavg_ft", "local": {"optimizer": "sgd", "lr": 0.05}}
     run = by_file(tmp_path, method=tuned)
-    local = vg.LocalTraining(lr=0.05, batch=8)
+    local = vg.LocalTraining(optimizer="sgd", lr=0.05, batch=8)
     assert vg.open_run(run.folder, method=vg.methods.FedAvgFT(local)).model("p00") is not None
 
 

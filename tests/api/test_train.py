@@ -142,7 +142,7 @@ def test_a_private_run_says_its_epsilon():
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_divergence_is_said_with_the_number_of_people():
-    wild = vg.LocalTraining(lr=10.0, clip=0)
+    wild = vg.LocalTraining(optimizer="sgd", lr=10.0, clip=0)
     run = trained(method=vg.methods.FedAvg(), rounds=6, local=wild)
     said = (
         "fedavg diverged: the test_loss of 5 of 5 people is not finite at the end; lower local.lr"
@@ -364,7 +364,10 @@ CHANGED = {
     "rounds": ({"rounds": 3}, "run.rounds: 4, now 3"),
     "network": ({"task": vg.task_from(deeper, loss=mse_loss)}, "model.factory: '"),
     "loss": ({"task": vg.task_from(network, loss=nn.functional.l1_loss)}, "task.loss: '"),
-    "local": ({"local": vg.LocalTraining(lr=0.01)}, "local.lr: the default, now 0.01"),
+    "local": (
+        {"local": vg.LocalTraining(optimizer="sgd", lr=0.01)},
+        "local.lr: the default, now 0.01",
+    ),
     "method": ({"method": vg.methods.FedAvg()}, "method.name: 'fedper', now 'fedavg'"),
     "privacy": (
         {"privacy": {"robust": "trimmed_mean"}},
@@ -490,13 +493,13 @@ def net_class():
         ({"seeds": "012"}, "one seed is seed=0; got '012'"),
         ({"on_round": 3}, "on_round must be a function of a RoundReport, as on_round=print; got 3"),
         (
-            {"local": {"lr": 0.1}},
+            {"local": {"optimizer": "sgd", "lr": 0.1}},
             "local must be a vergence.LocalTraining, as LocalTraining(lr=0.01);",
         ),
         (
             {
-                "local": vg.LocalTraining(lr=0.3),
-                "method": vg.methods.FedAvg(vg.LocalTraining(lr=0.1)),
+                "local": vg.LocalTraining(optimizer="sgd", lr=0.3),
+                "method": vg.methods.FedAvg(vg.LocalTraining(optimizer="sgd", lr=0.1)),
             },
             "local is given twice, to FedAvg and to train",
         ),

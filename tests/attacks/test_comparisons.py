@@ -24,7 +24,7 @@ TRAIN = ZslSynthetic(images=10).load().people["owner"].train
 REAL = TRAIN.columns["x"]
 MADE = torch.rand(40, 64, generator=RandomStream("made").torch())
 KINDS = Params.named(kinds=torch.arange(40.0) % 16)
-PRINTED = PeZsl(LocalTraining(), guide="scores", alpha=0.5)
+PRINTED = PeZsl(LocalTraining(optimizer="sgd"), guide="scores", alpha=0.5)
 WHITE = replace(PRINTED, guide="gradients")
 
 
@@ -60,6 +60,6 @@ def test_asked_twice_a_white_box_tells_the_difference_of_two_real_samples():
 def test_a_profile_gives_back_itself():
     """The same mean in every row: no single sample."""
     p = REAL.softmax(1).mean(0, keepdim=True)
-    method = SgZsl(LocalTraining(), guide="scores", alpha=0.5, knows="all")
+    method = SgZsl(LocalTraining(optimizer="sgd"), guide="scores", alpha=0.5, knows="all")
     shares = compared(MADE, answered(method, "compare", 0, Params.named(shares=p)), 0.5)
     assert torch.allclose(shares, p.expand_as(shares), atol=1e-6)

@@ -22,7 +22,7 @@ task       = { name = "summary" }
 model      = { name = "vslstm", features = 2, hidden = 2 }
 federation = { name = "clip_synthetic", people = 4, clips = 5, features = 2 }
 method     = { name = "cfedvs", clusters = 2, proxies = 2, per_frame = true }
-local      = { epochs = 1, batch = 4 }
+local      = { optimizer = "sgd", epochs = 1, batch = 4 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1, solver = "sequential" }
 """
 TOY = """
@@ -32,7 +32,7 @@ federation = { name = "toy", people = 4 }
 methods    = [{ name = "fedgen", steps = 1, hidden = 4 },
               { name = "ap_fl", samples = 10, passes = 1, noise = 4, tune_epochs = 1 },
               { name = "cfedvs", label = "one_group", clusters = 1 }]
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1, solver = "sequential" }
 """
 

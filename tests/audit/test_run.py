@@ -11,7 +11,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 4, samples = 60, days = [3, 3], size = "9x15" }
 methods    = ["splitfed", "splitfed_u"]
-local      = { epochs = 1, batch = 16, lr = 0.02 }
+local      = { optimizer = "sgd", epochs = 1, batch = 16, lr = 0.02 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 

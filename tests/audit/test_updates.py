@@ -22,7 +22,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye", pose = false }
 federation = { name = "eye_synthetic", people = 4, samples = 40, size = "9x15" }
 METHODS
-local      = { epochs = 1, batch = 16, lr = 0.02 }
+local      = { optimizer = "sgd", epochs = 1, batch = 16, lr = 0.02 }
 run        = { rounds = 2, evaluate_every = 0, workers = 1, solver = "sequential" }
 """.replace("METHODS", METHODS)
 SMALL = ReplaySize(pictures=1, steps=60, rounds=2)

@@ -19,7 +19,7 @@ task       = { name = "toy" }
 model      = { name = "linear" }
 federation = { name = "toy", people = 3 }
 METHODS
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 run        = { rounds = 3, evaluate_every = 0, workers = 1 }
 """
 SEVERAL, ONE = TOY.replace("METHODS", METHODS), TOY.replace("METHODS", ALONE)

@@ -32,7 +32,7 @@ from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
 from vergence.training.steps import Trainer
 
-LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)
 
 
 class Twin(Staged):

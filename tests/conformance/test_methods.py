@@ -56,7 +56,7 @@ ALIKE = (
 """Kin of methods that run by default; `make check` runs them, too."""
 WITH_SLOW_KIN = mostly_slow(NAMES, *(n for n in NAMES if n not in ALIKE))
 """Every method as a parameter of a test; its name tells `-m slow` that a file has slow tests."""
-LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05)
 TASK = ToyTask(Linear())
 
 

@@ -123,7 +123,7 @@ extends    = ["{file}"]
 model      = {{ name = "glc_vit", preset = "tiny64" }}
 federation = {{ root = "{root}", window = 4, size = [64, 64] }}
 methods    = [{{ name = "fedcpf", rate = 0.2 }}]
-local      = {{ steps = 1, batch = 2 }}
+local      = {{ optimizer = "sgd", steps = 1, batch = 2 }}
 run        = {{ rounds = 1, seeds = [0], workers = 1 }}
 """
 """Experiments at paper size, small: the rest (lists, five clients, clips of 5 s) is theirs."""

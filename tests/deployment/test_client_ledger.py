@@ -13,7 +13,9 @@ from vergence.privacy.secure_aggregation.session import Refused, UsedContributio
 
 def test_each_seed_has_a_ledger_of_its_own(tmp_path):
     """The second seed of an experiment is measured as the first was."""
-    made = circle(method("fedavg", LocalTraining()), tmp_path, 5, rounds=4, evaluate_every=2)
+    made = circle(
+        method("fedavg", LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4, evaluate_every=2
+    )
     home = made.home("p01")
     home.answer(pack(evaluation(made, 2)))
     other = made.home("p01")
@@ -25,7 +27,9 @@ def test_each_seed_has_a_ledger_of_its_own(tmp_path):
 
 def test_what_is_remembered_is_read_when_it_is_a_clients_turn(tmp_path):
     """Two processes, made before either answers: the second knows what the first wrote."""
-    made = circle(method("fedavg", LocalTraining()), tmp_path, 5, rounds=4, evaluate_every=2)
+    made = circle(
+        method("fedavg", LocalTraining(optimizer="sgd")), tmp_path, 5, rounds=4, evaluate_every=2
+    )
     first, second = made.home("p01"), made.home("p01")
     first.answer(pack(evaluation(made, 2)))
     with pytest.raises(StateError, match="measured after 2 rounds before, with another model"):

@@ -29,7 +29,7 @@ TABLE: dict[str, Any] = {
     "model": {"name": "small_eye"},
     "federation": {"name": "eye_synthetic", "people": 3, "samples": 60, "size": "9x15"},
     "methods": ["fedavg", {"name": "fedcpf", "rate": 0.2}],
-    "local": {"epochs": 1, "batch": 16, "lr": 0.01},
+    "local": {"optimizer": "sgd", "epochs": 1, "batch": 16, "lr": 0.01},
     "run": {"rounds": 2, "seeds": [0], "evaluate_every": 0, "solver": "sequential"},
 }
 COMMAND = "import sys; from vergence.cli.deploy import deploy; deploy(sys.argv[1:])"

@@ -142,7 +142,7 @@ def test_a_setting_that_is_unknown_or_unfit_is_named(made):
 def test_where_data_lie_is_no_difference_but_a_setting_is():
     same = facts({**TABLE, "federation": {**TABLE["federation"], "root": "/elsewhere"}})
     assert same == facts({**TABLE, "presence": {"lost": 0.5}}) == facts(TABLE)
-    assert facts({**TABLE, "local": {"lr": 0.1}})["config"] != same["config"]
+    assert facts({**TABLE, "local": {"optimizer": "sgd", "lr": 0.1}})["config"] != same["config"]
 
 
 def test_one_runner_per_folder(made):

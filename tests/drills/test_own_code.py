@@ -36,7 +36,7 @@ task       = { name = "toy" }
 model      = { name = "linear", inputs = 4 }
 federation = { name = "people.py", people = 3, inputs = 4 }
 method     = { name = "halved.py" }
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 """
 
 

@@ -44,7 +44,7 @@ TEACHER = {
             "hidden": 16,
         },
     ],
-    "local": {"epochs": 1, "batch": 32, "lr": 0.05},
+    "local": {"optimizer": "sgd", "epochs": 1, "batch": 32, "lr": 0.05},
     "run": {"rounds": 3, "seeds": [0], "evaluate_every": 0, "solver": "sequential"},
 }
 

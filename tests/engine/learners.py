@@ -113,12 +113,16 @@ TASKS = {
     "lenet": (GazeAngle(LeNet((3, 4))), eyes),
 }
 LOCALS = {
-    "plain": LocalTraining(batch=5, lr=0.05, weight_decay=0.0, clip=0.0, momentum=0.0),
-    "momentum": LocalTraining(batch=5, lr=0.02, weight_decay=1e-2, clip=0.0, nesterov=True),
-    "clip": LocalTraining(batch=5, lr=0.05, clip=0.1),
+    "plain": LocalTraining(
+        optimizer="sgd", batch=5, lr=0.05, weight_decay=0.0, clip=0.0, momentum=0.0
+    ),
+    "momentum": LocalTraining(
+        optimizer="sgd", batch=5, lr=0.02, weight_decay=1e-2, clip=0.0, nesterov=True
+    ),
+    "clip": LocalTraining(optimizer="sgd", batch=5, lr=0.05, clip=0.1),
     "adamw": LocalTraining(batch=4, lr=0.01, optimizer="adamw", weight_decay=1e-2, epochs=2),
     "adam": LocalTraining(batch=4, lr=0.01, optimizer="adam", schedule="cosine"),
-    "steps": LocalTraining(batch=4, lr=0.02, steps=5),
+    "steps": LocalTraining(optimizer="sgd", batch=4, lr=0.02, steps=5),
 }
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 """Where solvers are tested: on a GPU, too, where torch sees one."""

@@ -273,8 +273,12 @@ def test_the_seconds_of_a_runs_training_by_hand():
         return training_seconds(SimpleNamespace(worker=worker), SimpleNamespace(rounds=5))
 
     step = 5e-4 + 6 * 1e9 * (2 + 1 + 1 + 4) * 3 / 5e9
-    assert seconds(LocalTraining(batch=3, epochs=2)) == pytest.approx(2 * 5 * 8 * step)
-    assert seconds(LocalTraining(batch=3, steps=11)) == pytest.approx(2 * 5 * 11 * step)
+    assert seconds(LocalTraining(optimizer="sgd", batch=3, epochs=2)) == pytest.approx(
+        2 * 5 * 8 * step
+    )
+    assert seconds(LocalTraining(optimizer="sgd", batch=3, steps=11)) == pytest.approx(
+        2 * 5 * 11 * step
+    )
 
 
 @pytest.mark.parametrize(("entries", "slots"), [(SMALL, 4 * 4), (SMALL + 1, 2 * 4)])

@@ -23,7 +23,7 @@ TOY = {
     "task": {"name": "toy"},
     "model": {"name": "linear"},
     "federation": {"name": "toy", "people": 8},
-    "local": {"epochs": 1, "batch": 4, "lr": 0.01},
+    "local": {"optimizer": "sgd", "epochs": 1, "batch": 4, "lr": 0.01},
     "run": {"rounds": 1, "workers": 1, "evaluate_every": 0, "solver": "sequential"},
 }
 EYES = {

@@ -22,7 +22,7 @@ from vergence.tasks.toy import ToyTask
 from vergence.training.sequential import Solver
 
 TASK = ToyTask(Linear(inputs=2))
-LOCAL = LocalTraining(epochs=3, batch=4)
+LOCAL = LocalTraining(optimizer="sgd", epochs=3, batch=4)
 
 
 def samples(n, first=0.0):
@@ -74,14 +74,14 @@ def test_trainings_of_the_first_verb_count_each_round_and_others_once():
     method = Made(
         train=lambda site: [
             fit(site.train),
-            fit(site.train.subset(torch.arange(4)), LocalTraining(epochs=1)),
+            fit(site.train.subset(torch.arange(4)), LocalTraining(optimizer="sgd", epochs=1)),
             Mean(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), 1.0),
         ],
         tell=lambda site: [fit(site.train), Mean(torch.ones(2, 1), 5.0)],
     )
     assert dry_run(method, TASK, PEOPLE, 7) == (
         TrainingPass(LOCAL, 1.0, 7),
-        TrainingPass(LocalTraining(epochs=1), 0.4, 7),
+        TrainingPass(LocalTraining(optimizer="sgd", epochs=1), 0.4, 7),
         TrainingPass(None, 1.0, 7),
         TrainingPass(LOCAL, 1.0, 1),
         TrainingPass(None, 1.0, 1),

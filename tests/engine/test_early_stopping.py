@@ -37,7 +37,7 @@ def test_when_a_run_ends(rule, values, lower, ends):
 
 def test_a_run_ends_where_its_validation_score_stops_to_gain(tmp_path):
     """With a learning rate of 0 nothing ever gains: patience 2 ends the run after round 2."""
-    local = vg.LocalTraining(lr=1e-30)
+    local = vg.LocalTraining(optimizer="sgd", lr=1e-30)
     run = trained(
         tmp_path / "run",
         method=vg.methods.FedAvg(local=local),
@@ -92,7 +92,7 @@ def test_an_interrupted_run_stops_where_the_whole_one_does(tmp_path):
             raise KeyboardInterrupt
 
     options = {
-        "method": vg.methods.FedAvg(local=vg.LocalTraining(lr=1e-30)),
+        "method": vg.methods.FedAvg(local=vg.LocalTraining(optimizer="sgd", lr=1e-30)),
         "rounds": 9,
         "evaluate_every": 1,
         "early_stopping": EarlyStopping(patience=2),

@@ -130,7 +130,7 @@ def columns(tmp_path, method, pool_factory=None):
 
 def test_a_simulation_has_both_columns_and_a_pool_from_elsewhere_only_ones_own(tmp_path):
     """Trained alone, each knows the class it has: 1 on its own test, 3/4 and 1/4 on all four."""
-    method = LocalOnly(local=LocalTraining(epochs=20, batch=4, lr=1.0))
+    method = LocalOnly(local=LocalTraining(optimizer="sgd", epochs=20, batch=4, lr=1.0))
     last, told = columns(tmp_path / "here", method)
     assert [last[client, "accuracy"] for client in "ab"] == [1.0, 1.0]
     assert [last[client, "pooled_accuracy"] for client in "ab"] == [0.75, 0.25]

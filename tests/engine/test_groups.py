@@ -20,7 +20,7 @@ from vergence.privacy.robust.groups import deal
 from vergence.privacy.robust.median import Median
 from vergence.privacy.robust.multi_krum import MultiKrum
 
-LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)
 GROUPED = Privacy(Median(attackers=0.05), SecureAggregationConfig(groups=4))
 
 

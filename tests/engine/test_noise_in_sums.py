@@ -36,7 +36,7 @@ USER = UserLevelConfig(clip=0.5, noise=2.0)
 PADS = Privacy(aggregation=SecureAggregationConfig(), user=USER)
 SHARES = Privacy(aggregation=SecureAggregationConfig("additive"), user=USER)
 KINDS = pytest.mark.parametrize("privacy", [PADS, SHARES], ids=["pads", "shares"])
-LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)
 STILL = FedAvg(local=replace(LOCAL, lr=1e-12))
 """Nobody learns: what moves the model is noise alone."""
 

@@ -47,7 +47,7 @@ from vergence.privacy.release_log import Release, ReleaseLog, account, secret_in
 from vergence.privacy.robust.median import Median
 from vergence.tasks.toy import ToyTask
 
-LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)
 HIDDEN = Privacy(user=UserLevelConfig(clip=0.5, noise=2.0))
 TASK = ToyTask(Linear())
 

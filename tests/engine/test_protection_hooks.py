@@ -48,7 +48,7 @@ from vergence.tasks.toy import ToyTask
 
 pytestmark = pytest.mark.usefixtures("folder")
 TASK = ToyTask(Linear(inputs=2))
-LOCAL = LocalTraining(epochs=2, batch=4)
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=4)
 KEY = NoiseKey(bytes(SEED))
 START = TASK.init()
 
@@ -443,7 +443,7 @@ def test_a_round_of_whoever_has_least_samples_holds_a_block(batch, every, fits, 
     people = {"bob": samples(90), "ann": samples(10)}
     federation = Federation("f", {n: Splits(s, s, s) for n, s in people.items()})
     run = protected(tmp_path, federation)
-    run.method.local = LocalTraining(epochs=2, batch=batch)
+    run.method.local = LocalTraining(optimizer="sgd", epochs=2, batch=batch)
     guard = SplitGuardProtection(Plan(), SplitGuardConfig(every=every))
     if fits:
         guard.check(run)
@@ -505,9 +505,9 @@ def test_networks_are_probed_for_mixing_once_on_the_most_samples(monkeypatch):
     few, many = samples(3), samples(9)
     people = Federation("f", {n: Splits(s, s, s) for n, s in {"a": few, "b": many}.items()})
     passes = [
-        TrainingPass(LocalTraining(batch=5), 1.0, 1),
+        TrainingPass(LocalTraining(optimizer="sgd", batch=5), 1.0, 1),
         TrainingPass(None, 1.0, 1),
-        TrainingPass(LocalTraining(batch=7), 1.0, 1),
+        TrainingPass(LocalTraining(optimizer="sgd", batch=7), 1.0, 1),
     ]
     dp_sgd.refuse_mixed(TASK, people, passes)
     assert [(task, data is many, batch) for task, data, batch in asked] == [(TASK, True, 7)]

@@ -44,7 +44,7 @@ def zeros(params):
 @pytest.mark.parametrize(("round", "gone"), GONE.items())
 def test_every_kind_of_work_in_a_round_has_the_zeros_of_that_round(round, gone):
     start, seen = numbers(), []
-    fit = hooks().training(Fit(start, Samples({}), LocalTraining()), round)
+    fit = hooks().training(Fit(start, Samples({}), LocalTraining(optimizer="sgd")), round)
     assert zeros(fit.params) == gone
     left = int((fit.params.flat != 0).sum()) if gone else 0
     assert (fit.trainable.count if fit.trainable else 0) == left
@@ -71,7 +71,7 @@ def test_a_step_begins_and_ends_with_the_same_zeros_in_its_own_memory(by_answer)
         ask.params.flat.add_(1.0)
         return StepResult(ask.params, ask.optimiser, 0.5)
 
-    ask = Step(start, "state", {}, LocalTraining(), whole)
+    ask = Step(start, "state", {}, LocalTraining(optimizer="sgd"), whole)
     turn = SimpleNamespace(message=SimpleNamespace(round=1))
     done = hooks().answer(ask, turn, step) if by_answer else hooks().computing(ask, 2, step)
     assert len(began[0]) == GONE[2]
@@ -84,7 +84,7 @@ def test_what_is_not_pruned_is_left_as_it_is():
     """Before the first round, other requests, and a network without such a layer."""
     start, seen = numbers(), []
     made = hooks()
-    fit = Fit(start, Samples({}), LocalTraining())
+    fit = Fit(start, Samples({}), LocalTraining(optimizer="sgd"))
     assert made.training(fit, 1) is fit
     assert made.predicting(start, 1) is start
     asks = [Compute(start, Samples({}), "loss"), Forward(start, {}, whole)]

@@ -41,7 +41,7 @@ EYES = GazeAngle(LeNet((3, 4)))
 PEOPLE = Federation(
     "eyes", {f"p{i}": Splits(eyes(12, i), eyes(4, i + 10), eyes(4, i + 20)) for i in range(3)}
 )
-SHORT = LocalTraining(batch=6, lr=0.01)
+SHORT = LocalTraining(optimizer="sgd", batch=6, lr=0.01)
 
 
 @pytest.fixture(params=["avx512_bf16", ""], ids=["with", "without"])

@@ -44,7 +44,7 @@ def trained(turns, stacked=True, graphed=False, one_by_one=False, **ask):
     done = []
     each = [
         SimpleNamespace(
-            ask=Fit(START, DATA, LocalTraining(), **ask),
+            ask=Fit(START, DATA, LocalTraining(optimizer="sgd"), **ask),
             go_on=done.append,
             batches=lambda: None,
             progress=0.25,

@@ -24,7 +24,7 @@ from vergence.engine.storage.run_directory import TABLES, RunDirectory
 from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
 
-LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)
 
 
 @dataclass(frozen=True)

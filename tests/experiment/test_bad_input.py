@@ -21,7 +21,7 @@ task       = { name = "gaze_map" }
 model      = { name = "glc_vit", preset = "tiny64" }
 federation = { name = "DATA", root = "ROOT", size = [64, 64]OPTIONS }
 method     = "fedavg"
-local      = { steps = 1, batch = 2 }
+local      = { optimizer = "sgd", steps = 1, batch = 2 }
 run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
 

@@ -26,7 +26,7 @@ task       = { name = "gaze_map", sigma = 0.05, score_from = "f1_best", OPTIONS 
 model      = { name = "glc_features", grid = [6, 8], width = 8 }
 federation = { name = "osie", images = 60, viewers = [0, 1, 2], size = [64, 48] }
 methods    = ["local_only", "fedavg", { name = "fedcpf", rate = 0.2 }, "fedper", "ditto"]
-local      = { steps = 2, batch = 4, lr = 1e-3 }
+local      = { optimizer = "sgd", steps = 2, batch = 4, lr = 1e-3 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 EYES = """
@@ -34,7 +34,7 @@ task       = { name = "gaze_angle", personal_prior = "auto" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 3, samples = 60, days = [4, 4], size = "9x15" }
 method     = "fedavg"
-local      = { epochs = 1, batch = 16, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 16, lr = 0.05 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 CLIPS = """
@@ -42,7 +42,7 @@ task       = { name = "gaze_map", personal_prior = "auto" }
 model      = MODEL
 federation = { name = "ego_synthetic", people = 2, clips = 12, windows = 1, size = 32 }
 method     = "fedper"
-local      = { steps = 1, batch = 4, lr = 0.05 }
+local      = { optimizer = "sgd", steps = 1, batch = 4, lr = 0.05 }
 run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
 CHOSEN, NONE = ('personal_prior = "auto"', "personal_prior = 0.0")

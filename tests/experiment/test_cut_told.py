@@ -15,7 +15,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 2], hidden = 8 }
 federation = { name = "eye_synthetic", people = 3, samples = 60, days = [3, 3], size = "9x15" }
 method     = { name = "splitfed_u", cut = "conv3", last = "fc1" }
-local      = { epochs = 1, batch = 16, lr = 0.02 }
+local      = { optimizer = "sgd", epochs = 1, batch = 16, lr = 0.02 }
 run        = { rounds = 2, evaluate_every = 0, workers = 1 }
 """
 NARROW = 'privacy = { cut = { name = "bottleneck", epsilon = 8.0, FROZEN } }\n'

@@ -109,7 +109,7 @@ def test_a_run_that_a_callback_stopped_goes_on(tmp_path):
     ("options", "says"),
     [
         (
-            {"local": vg.LocalTraining(schedule="cosine")},
+            {"local": vg.LocalTraining(optimizer="sgd", schedule="cosine")},
             "this run's 2 rounds cannot become 4: local.schedule = 'cosine' depends on their "
             "number; start a new run",
         ),

@@ -131,9 +131,14 @@ def test_every_way_to_write_a_space(tmp_path):
 
 
 def test_a_point_goes_into_the_methods_entry_and_wins_over_what_is_there():
-    entry = {"name": "m", "limit": 0.1, "local": {"lr": 1.0, "batch": 8}, "sweep": {"limit": [1]}}
+    entry = {
+        "name": "m",
+        "limit": 0.1,
+        "local": {"optimizer": "sgd", "lr": 1.0, "batch": 8},
+        "sweep": {"limit": [1]},
+    }
     made = with_settings(entry, {"method.limit": 0.4, "local.lr": 0.2})
-    assert made == {"name": "m", "limit": 0.4, "local": {"lr": 0.2, "batch": 8}}
+    assert made == {"name": "m", "limit": 0.4, "local": {"optimizer": "sgd", "lr": 0.2, "batch": 8}}
     assert entry["local"] == {"lr": 1.0, "batch": 8}
 
 

@@ -188,7 +188,7 @@ def test_a_metric_that_fails_for_the_untrained_network_alone_is_taken():
         p: {n: {**c, "y": np.ones(20, int)} for n, c in s.items()} for p, s in columns().items()
     }
     task = vg.task_from(Timid, cross_entropy, {"precision": precision}, False)
-    local = vg.LocalTraining(lr=5.0, epochs=5)
+    local = vg.LocalTraining(optimizer="sgd", lr=5.0, epochs=5)
     made = run(task, people, rounds=3, evaluate_every=0, local=local)
     assert (made.scores.precision == 1).all()
 

@@ -21,7 +21,7 @@ FAMILIES = {
         "task": {"name": "toy"},
         "model": {"name": "linear"},
         "federation": {"name": "toy"},
-        "local": {"epochs": 1, "batch": 8},
+        "local": {"optimizer": "sgd", "epochs": 1, "batch": 8},
     },
     "gaze_map": {
         "task": {"name": "gaze_map"},

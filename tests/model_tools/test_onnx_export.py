@@ -65,7 +65,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 3, samples = 40, days = [3, 3], size = "9x15" }
 methods    = ["fedavg", "fedper", "local_only"]
-local      = { epochs = 1, batch = 16, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 16, lr = 0.05 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 
@@ -246,7 +246,7 @@ task       = { name = "gaze_map", criterion = "kl" }
 model      = { name = "glc_vit", preset = "tiny64" }
 federation = { name = "ego_synthetic", people = 1, clips = 10, windows = 1, span = "glc" }
 method     = { name = "local_only" }
-local      = { steps = 1, batch = 2 }
+local      = { optimizer = "sgd", steps = 1, batch = 2 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 PACES = [

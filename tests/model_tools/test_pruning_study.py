@@ -26,7 +26,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 3, samples = 60, days = [3, 3], size = "9x15" }
 methods    = ["fedavg", "fedper", "local_only"]
-local      = { epochs = 2, batch = 16, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 2, batch = 16, lr = 0.05 }
 run        = { rounds = 2, evaluate_every = 0, workers = 1 }
 """
 NAMES = [

@@ -74,7 +74,7 @@ def experiment(**tables: object) -> Experiment:
                 "days": [5, 6],
             },
             "method": {"name": "fedavg"},
-            "local": {"epochs": 2, "batch": 16},
+            "local": {"optimizer": "sgd", "epochs": 2, "batch": 16},
             "run": {"rounds": 1, "workers": 1, "evaluate_every": 0},
             **tables,
         }
@@ -196,9 +196,13 @@ def test_the_load_is_what_a_fit_would_take():
     """7 and 12 samples in batches of 5: 2 + 3 batches an epoch; or three batches of each."""
     people = {str(n): Splits(*[Samples({"x": torch.zeros(n)})] * 3) for n in (7, 12)}
     federation = Federation("two", people)
-    assert load_of(federation, LocalTraining(epochs=2, batch=5)) == Load(19.0, 5.0, 5)
-    assert load_of(federation, LocalTraining(steps=3, batch=5)) == Load(12.0, 3.0, 5)
-    assert load_of(federation, LocalTraining(batch=50)) == Load(9.5, 1.0, 12)
+    assert load_of(federation, LocalTraining(optimizer="sgd", epochs=2, batch=5)) == Load(
+        19.0, 5.0, 5
+    )
+    assert load_of(federation, LocalTraining(optimizer="sgd", steps=3, batch=5)) == Load(
+        12.0, 3.0, 5
+    )
+    assert load_of(federation, LocalTraining(optimizer="sgd", batch=50)) == Load(9.5, 1.0, 12)
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def clients() -> tuple[GazeMap, list[Samples]]:
 def test_clients_stack_and_half_precision_trains() -> None:
     """Stacked clients end where single ones do; in bfloat16 the loss falls, too."""
     task, parts = clients()
-    local = LocalTraining(steps=6, batch=3, lr=0.5)
+    local = LocalTraining(optimizer="sgd", steps=6, batch=3, lr=0.5)
     asks = [Fit(task.init(), part, local) for part in parts]
     streams = [RandomStream("causal", number) for number in range(2)]
     stacked = Stacked(task).fit_all(asks, streams)

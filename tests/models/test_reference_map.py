@@ -94,7 +94,7 @@ def test_the_product_is_learned_together(
     options = model(grid=(4, 6), width=8, heads=2, reference="motion", motion=seen)
     task = GazeMap(replace(options, standardise=False))
     train = moving_data(monkeypatch, task).people["ann"].train
-    ask = Fit(task.init(), train, LocalTraining(steps=6, batch=4, lr=0.5))
+    ask = Fit(task.init(), train, LocalTraining(optimizer="sgd", steps=6, batch=4, lr=0.5))
     stream = RandomStream("reference", 0)
     fitted = Solver(task).fit(ask, stream).params
     (stacked,) = Stacked(task).fit_all([ask], [stream])

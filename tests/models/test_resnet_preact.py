@@ -103,7 +103,8 @@ def test_clients_are_not_stacked_but_say_so() -> None:
     """Torch cannot map GroupNorm over clients; the solver of one client after the other is used."""
     task = GazeAngle(ResNetPreact(4, 2))
     asks = [
-        Fit(task.init(), eyes(4, client), LocalTraining(batch=4, steps=1)) for client in range(2)
+        Fit(task.init(), eyes(4, client), LocalTraining(optimizer="sgd", batch=4, steps=1))
+        for client in range(2)
     ]
     with pytest.raises(Unstackable, match="use the sequential solver"):
         Stacked(task).fit_all(asks, [RandomStream("a", 0), RandomStream("a", 1)])

@@ -41,7 +41,7 @@ from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.images import Images
 from vergence.tasks.toy import ToyTask
 
-LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05)
 SMALL = GlobalMemory(LOCAL, FedAvg(), samples=20, passes=1, noise=4, tune_epochs=2)
 AWAY = Participation(gone={"p02": 0})
 

@@ -33,7 +33,7 @@ from vergence.training.sequential import Solver
 from vergence.wire.codecs import Compression
 
 SIZES = (24, 40)
-LOCAL = LocalTraining(epochs=2, batch=8, lr=0.1)
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.1)
 STATISTICS = {"1.mean", "1.variance"}
 
 
@@ -275,7 +275,7 @@ class EyeModel(vg.Model):
 
 def test_onnx_predicts_as_torch():
     owner, samples = GazeAngle(EyeModel()), eyes(9, 15)
-    fit = Fit(owner.init(), samples, LocalTraining(batch=8))
+    fit = Fit(owner.init(), samples, LocalTraining(optimizer="sgd", batch=8))
     params = Solver(owner).fit(fit, RandomStream("eyes")).params
     assert not torch.equal(params["body.1.variance"], owner.init()["body.1.variance"])
     first = samples.take(slice(0, 1))

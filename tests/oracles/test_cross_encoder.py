@@ -178,7 +178,9 @@ def test_pairs_are_made_anew_in_every_epoch():
     data = glances(8)
     data = Samples({**data.columns, "row": torch.arange(8)})
     task = Watched(SMALL)
-    Solver(task).fit(Fit(task.init(), data, LocalTraining(epochs=2, batch=8)), RandomStream("a"))
+    Solver(task).fit(
+        Fit(task.init(), data, LocalTraining(optimizer="sgd", epochs=2, batch=8)), RandomStream("a")
+    )
     pairs = [{frozenset(rows[i : i + 2]) for i in range(0, 8, 2)} for rows in seen]
     assert len(pairs) == 2
     assert pairs[0] != pairs[1]

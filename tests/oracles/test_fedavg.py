@@ -24,7 +24,9 @@ from vergence.methods.fedprox import FedProx
 from vergence.methods.local_only import LocalOnly
 from vergence.training.sequential import Solver
 
-PLAIN = LocalTraining(steps=2, batch=1, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
+PLAIN = LocalTraining(
+    optimizer="sgd", steps=2, batch=1, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0
+)
 
 
 class OneNumber(nn.Module):
@@ -108,7 +110,9 @@ def test_centralised_keeps_its_optimiser_over_rounds():
     """Momentum 0.5, gradient 1 throughout: 1 + 1.5 + 1.75 in three rounds of one step."""
     task = Quadratic(One())
     solver, state, x = Solver(task), Centralised().client(task), params(10.0)
-    local = LocalTraining(steps=1, lr=1.0, momentum=0.5, weight_decay=0.0, clip=1.0)
+    local = LocalTraining(
+        optimizer="sgd", steps=1, lr=1.0, momentum=0.5, weight_decay=0.0, clip=1.0
+    )
     for _ in range(3):
         fitted = solver.fit(Fit(x, F2, local, optimiser=state.optimiser), RandomStream("t"))
         x, state = fitted.params, type(state)(fitted.optimiser)

@@ -167,7 +167,7 @@ def test_on_pictures_of_clothes(method, tmp_path):
             "alpha": 0.1,
         },
         "method": {"name": method, "steps": 20},
-        "local": {"steps": 20},
+        "local": {"optimizer": "sgd", "steps": 20},
         "run": {"rounds": 2, "workers": 1, "evaluate_every": 0, "solver": "sequential"},
     }
     run.start(config.check(table), tmp_path)

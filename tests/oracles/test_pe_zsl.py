@@ -32,7 +32,7 @@ from vergence.tasks.toy import ToyTask
 from vergence.tasks.zero_shot import ZeroShot
 from vergence.training.steps import Trainers
 
-LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05)
 SMALL = PeZsl(
     LOCAL,
     generator_rounds=2,

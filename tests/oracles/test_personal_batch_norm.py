@@ -24,7 +24,7 @@ from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
 
 STATISTICS = {"1.mean", "1.variance", "1.batches"}
-DECAYING = LocalTraining(batch=8, lr=0.1, weight_decay=0.5, clip=0.5)
+DECAYING = LocalTraining(optimizer="sgd", batch=8, lr=0.1, weight_decay=0.5, clip=0.5)
 KEEPING = partial(vg.methods.FedBN, at_home="statistics")
 
 
@@ -87,7 +87,7 @@ def test_a_batch_of_one_is_not_counted():
     assert torch.equal(layer.train()(x), layer.eval()(x))
     assert layer.batches.item() == 1.0
     data = people((33, 33))  # a share of them trains, in batches of 1 with this setting
-    trained(vg.methods.FedBN(local=LocalTraining(batch=1)), data=data)
+    trained(vg.methods.FedBN(local=LocalTraining(optimizer="sgd", batch=1)), data=data)
 
 
 def test_layers_without_statistics_are_refused():
@@ -215,7 +215,11 @@ def test_a_newcomer_counts_their_own_samples():
 def test_who_has_trained_keeps_what_was_counted():
     owner, method, one = task(), KEEPING(), people().people["p1"].train
     state = method.client(owner)
-    params = Solver(owner).fit(Fit(state.params, one, LocalTraining()), RandomStream("x")).params
+    params = (
+        Solver(owner)
+        .fit(Fit(state.params, one, LocalTraining(optimizer="sgd")), RandomStream("x"))
+        .params
+    )
     site = SimpleNamespace(task=owner, train=one)
     state = type(state)(params, state.personal)
     found = method.model_on(state, {"shared": method.server(owner).model}, site)

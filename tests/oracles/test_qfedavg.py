@@ -87,7 +87,7 @@ def test_the_worse_off_pulls_harder(q):
 
 def test_q_0_is_uniform_fedavg(tmp_path):
     """Whole runs, people of unequal size; to rounding, as L is multiplied in and divided out."""
-    local, models = LocalTraining(epochs=2, batch=8, lr=0.05), []
+    local, models = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05), []
     people = People(people=4).load()
     for method in (QFedAvg(local=local, q=0.0), FedAvg(local=local, weights="equal")):
         folder = RunDirectory(tmp_path / type(method).__name__, {"config": "a"})

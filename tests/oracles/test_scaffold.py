@@ -119,9 +119,12 @@ def test_with_momentum_the_control_is_a_weighted_mean_of_gradients(nesterov, end
 
 
 def test_travelled():
-    assert sgd_distance(LocalTraining(momentum=0.0), 7) == 7
-    number(sgd_distance(LocalTraining(momentum=0.9), 3), 1 + 1.9 + 2.71)
-    number(sgd_distance(LocalTraining(momentum=0.9, nesterov=True), 3), 1.9 + 2.71 + 3.439)
+    assert sgd_distance(LocalTraining(optimizer="sgd", momentum=0.0), 7) == 7
+    number(sgd_distance(LocalTraining(optimizer="sgd", momentum=0.9), 3), 1 + 1.9 + 2.71)
+    number(
+        sgd_distance(LocalTraining(optimizer="sgd", momentum=0.9, nesterov=True), 3),
+        1.9 + 2.71 + 3.439,
+    )
 
 
 def test_steps_are_those_taken():
@@ -181,12 +184,16 @@ def run_toy(folder, presence, rounds, local=None):
     store = RunDirectory(folder, {"config": "a"})
     store.open()
     plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=presence)
-    method = Scaffold(local=local or LocalTraining(epochs=2, batch=8))
+    method = Scaffold(local=local or LocalTraining(optimizer="sgd", epochs=2, batch=8))
     return run_rounds(method, LINE, federation=People(people=5).load(), plan=plan, folder=store)
 
 
 @pytest.mark.parametrize(
-    "local", [LocalTraining(batch=8), LocalTraining(batch=8, nesterov=True, clip=0.1)]
+    "local",
+    [
+        LocalTraining(optimizer="sgd", batch=8),
+        LocalTraining(optimizer="sgd", batch=8, nesterov=True, clip=0.1),
+    ],
 )
 def test_the_mean_control_is_the_servers_in_a_run(tmp_path, local):
     """Two or three of five people a round, a third of the replies lost; some never take part."""

@@ -27,7 +27,7 @@ from vergence.privacy.hooks import ProtectedRun
 from vergence.privacy.release_log import FOLDER, ReleaseLog
 from vergence.tasks.zero_shot import ZeroShot
 
-LOCAL = LocalTraining(epochs=1, batch=32, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=32, lr=0.05)
 SMALL = SgZsl(
     LOCAL, generator_rounds=2, samples=20, batch=40, rate=0.01, noise=8, hidden=16, knows="all"
 )

@@ -35,7 +35,7 @@ from vergence.methods.split.splitfed import SplitFed
 from vergence.methods.split.splitfed_v2 import SplitFedV2
 from vergence.tasks.toy import ToyTask
 
-LOCAL = LocalTraining(batch=1, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
+LOCAL = LocalTraining(optimizer="sgd", batch=1, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
 
 
 @dataclass(frozen=True)

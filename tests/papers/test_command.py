@@ -30,7 +30,7 @@ from vergence_papers.verdicts import Evidence
 TOY = GROUNDS["toy"]
 SEED = "fedadam_seed"
 SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
-RATE = {"local": {"lr": 2e-5, "weight_decay": 0.0, "clip": 0.0}}
+RATE = {"local": {"optimizer": "sgd", "lr": 2e-5, "weight_decay": 0.0, "clip": 0.0}}
 QUICK = Wish(seeds=1, rounds=3, sets=("run.workers=1",))
 FEW = 'methods=["local_only","fedavg",{name="fedcpf",rate=0.2}]'
 

@@ -23,7 +23,7 @@ from vergence.metrics.clustering import adjusted_rand
 from vergence.models.mixture_transformer import MixtureTransformer
 from vergence.tasks.summary import SummaryTask
 
-LOCAL = LocalTraining(epochs=1, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)
 TASK = SummaryTask(MixtureTransformer(4, 4, 1))
 COMMUNITY = [i % 3 for i in range(10)]
 PEOPLE = [f"p{i:02d}" for i in range(10)]

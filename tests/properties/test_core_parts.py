@@ -159,7 +159,7 @@ def test_sizes_and_nouns_of_samples_by_hand():
     ],
 )
 def test_learning_rates_in_the_course_of_a_run(schedule, rates):
-    local = LocalTraining(lr=2.0, schedule=schedule)
+    local = LocalTraining(optimizer="sgd", lr=2.0, schedule=schedule)
     for at, rate in zip((0, 0.499, 0.5, 0.749, 0.75, 1), rates, strict=True):
         cosine = 2 * (0.01 + 0.99 * (1 + math.cos(math.pi * at)) / 2)
         assert local.learning_rate(at) == pytest.approx(cosine if rate is None else rate)

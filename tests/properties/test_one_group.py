@@ -14,7 +14,7 @@ from vergence.methods.fedavg import FedAvg
 from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
 
-LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05)
 PLAN = Plan(rounds=4, evaluate_every=0, workers=1, presence=Participation(cohort=4, lost=0.2))
 
 

@@ -40,7 +40,7 @@ from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.toy import ToyTask
 from vergence.training.sequential import Solver
 
-LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05)
 TASK = ToyTask(Linear(inputs=4))
 PEOPLE = People(people=3, inputs=4).load()
 N, HEAD = 22774, 70
@@ -143,7 +143,12 @@ def travelled(path, verb):
     ],
 )
 def test_12_bytes_are_those_of_what_is_shared(run, method, entries, end):
-    run(replace(method, local=LocalTraining(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
+    run(
+        replace(method, local=LocalTraining(optimizer="sgd", batch=6)),
+        CROPS,
+        GazeAngle(SmallEye()),
+        rounds=2,
+    )
     found = travelled(run.path, "train")
     assert len(found) == 2 * 2
     assert set(found.values()) == {(4 * entries, 4 * entries)}
@@ -156,7 +161,12 @@ def test_12_bytes_of_fedpac(run):
     Down b (n + K d) and 4 K counts once there are class means, in the first of two requests.
     """
     k, d = 16, 34
-    run(FedPAC(local=LocalTraining(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
+    run(
+        FedPAC(local=LocalTraining(optimizer="sgd", batch=6)),
+        CROPS,
+        GazeAngle(SmallEye()),
+        rounds=2,
+    )
     train, share = travelled(run.path, "train"), travelled(run.path, "share")
     up = {key: both[0] + share[key][0] for key, both in train.items()}
     assert set(up.values()) == {4 * (N + k * d) + 4 * (k * d + 1) + 4 * k}
@@ -174,7 +184,12 @@ def test_12_bytes_of_methods_whose_server_learns(run):
         (FedGen(hidden=8, steps=1), N + k, N + made + k),
         (FedDF(steps=0), N, N),
     ):
-        run(replace(method, local=LocalTraining(batch=6)), CROPS, GazeAngle(SmallEye()), rounds=2)
+        run(
+            replace(method, local=LocalTraining(optimizer="sgd", batch=6)),
+            CROPS,
+            GazeAngle(SmallEye()),
+            rounds=2,
+        )
         assert set(travelled(run.path, "train").values()) == {(4 * up, 4 * down)}
 
 
@@ -199,7 +214,7 @@ def test_fedbn_keeps_exactly_the_norms_of_a_residual_network(run):
     FedBN().check(task)
     assert norms
     assert all("norm" in name for name in norms)
-    outcome = run(FedBN(local=LocalTraining(batch=6)), CROPS, task, rounds=1)
+    outcome = run(FedBN(local=LocalTraining(optimizer="sgd", batch=6)), CROPS, task, rounds=1)
     assert set(outcome.server.model) == set(task.init()) - norms
     a, b = (outcome.clients[c].params for c in "ab")
     assert not torch.equal(a.only(norms).flat, b.only(norms).flat)

@@ -33,8 +33,8 @@ from vergence.training.sequential import Solver
 
 TASK = ToyTask(Linear(inputs=20))
 PEOPLE = People(people=3, inputs=20).load()
-LOCAL = LocalTraining(epochs=2, batch=8, lr=0.05)
-WHOLE = LocalTraining(epochs=3, batch=1000, lr=0.05, clip=0.0)
+LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05)
+WHOLE = LocalTraining(optimizer="sgd", epochs=3, batch=1000, lr=0.05, clip=0.0)
 BARE = replace(WHOLE, momentum=0.0, weight_decay=0.0)
 AHEAD = replace(WHOLE, nesterov=True)
 SERVERS = [

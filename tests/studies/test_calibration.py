@@ -31,7 +31,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 3, samples = 120, days = [3, 3], size = "9x15" }
 methods    = ["fedavg", "local_only", "fedper", { name = "per_fedavg", alpha = 0.2, steps = 3 }]
-local      = { epochs = 1, batch = 16, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 16, lr = 0.05 }
 run        = { rounds = 2, evaluate_every = 0, workers = 1 }
 """
 

@@ -27,7 +27,7 @@ task = { name = "images" }
 model = { name = "softmax" }
 federation = { name = "fashion_mnist", people = 10, split = "table" }
 methods = ["fedavg"]
-local = { epochs = 1, batch = 8, lr = 0.1 }
+local = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.1 }
 run = { rounds = 1, seeds = [0], workers = 1 }
 """
 

@@ -16,7 +16,7 @@ CONFIG = {
     "task": {"name": "gaze_map", "sigma": 0.02},
     "model": {"name": "glc_features", "width": 32},
     "federation": {"name": "osie", "root": "osie"},
-    "local": {"epochs": 1, "batch": 20, "lr": 0.001},
+    "local": {"optimizer": "sgd", "epochs": 1, "batch": 20, "lr": 0.001},
     "presence": {"cohort": 0.8},
     "run": {"rounds": 6, "seeds": [0, 1]},
 }

@@ -87,7 +87,7 @@ task       = { name = "gaze_angle", personal_prior = 1.0 }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
 federation = { name = "eye_synthetic", people = 2, samples = 40, days = [3, 3], size = "9x15" }
 method     = "fedavg"
-local      = { epochs = 1, batch = 16, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 16, lr = 0.05 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 

@@ -18,7 +18,7 @@ task       = { name = "gaze_map", criterion = "kl", sigma = 0.05 }
 model      = { name = "glc_features", grid = [6, 8], width = 8 }
 federation = { name = "osie", images = 20, viewers = [0, 1, 2], size = [64, 48] }
 methods    = ["local_only", "fedavg"]
-local      = { steps = 1, batch = 8, lr = 0.01 }
+local      = { optimizer = "sgd", steps = 1, batch = 8, lr = 0.01 }
 run        = { rounds = 1, seeds = [0], split_seeds = [0, 3], evaluate_every = 0, workers = 1 }
 """
 PEOPLE = TOY.replace("METHODS", 'methods = ["local_only", "fedavg"]')

@@ -28,7 +28,7 @@ task       = { name = "toy" }
 model      = { name = "linear" }
 federation = { name = "toy", people = 4 }
 methods    = ["local_only", { name = "fedcpf", rate = 0.2, sweep = { limit = [0.2, 0.8] } }]
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 run        = { rounds = 2, seeds = [0, 1], workers = 1, solver = "sequential" }
 
 [sweep]

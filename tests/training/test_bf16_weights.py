@@ -55,7 +55,9 @@ def test_a_step_is_the_one_by_hand():
     was added up in another order before it was rounded: 2^-8 of it.
     """
     task, data = ToyTask(Linear(6)), numbers(8, 1)
-    local = LocalTraining(batch=8, lr=0.1, momentum=0.9, weight_decay=0.01, clip=0.0)
+    local = LocalTraining(
+        optimizer="sgd", batch=8, lr=0.1, momentum=0.9, weight_decay=0.01, clip=0.0
+    )
     start = task.init()
     found = Solver(task, "half").fit(Fit(start, data, local), RandomStream("hand")).params
     x, y = rounded(data.columns["x"]), data.columns["y"].double()
@@ -74,7 +76,9 @@ def test_steps_too_small_for_the_weights_add_up(make):
     task = ToyTask(Linear(6))
     start = task.init()
     start = start.like(torch.ones_like(start.flat))
-    local = LocalTraining(batch=12, steps=60, lr=1e-6, momentum=0.0, weight_decay=0.0, clip=0.0)
+    local = LocalTraining(
+        optimizer="sgd", batch=12, steps=60, lr=1e-6, momentum=0.0, weight_decay=0.0, clip=0.0
+    )
     ask = Fit(start, numbers(12, 0), local)
     found = {
         precision: make(task, precision=precision).fit_all([ask], [RandomStream("small")])[0]
@@ -151,7 +155,7 @@ class Filming(Model):
 @pytest.mark.parametrize("precision", ["bf16", "half"])
 @pytest.mark.parametrize("make", [Stacked, Graphed])
 def test_convolutions_over_time_are_float32(make, precision):
-    task, local = ToyTask(Filming()), LocalTraining(batch=4, lr=1e-3, clip=0.0)
+    task, local = ToyTask(Filming()), LocalTraining(optimizer="sgd", batch=4, lr=1e-3, clip=0.0)
     asks = []
     for client in range(2):
         draws = torch.Generator().manual_seed(client)

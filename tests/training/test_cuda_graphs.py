@@ -112,7 +112,9 @@ def test_dropout_is_that_of_the_client_and_its_step_in_every_lane(streams, devic
     data = Samples(
         {"x": torch.randn(40, 8, generator=draw), "y": torch.randn(40, 1, generator=draw)}
     )
-    asks = [Fit(task.init(), data, LocalTraining(batch=10, lr=0.05)) for _ in range(9)]
+    asks = [
+        Fit(task.init(), data, LocalTraining(optimizer="sgd", batch=10, lr=0.05)) for _ in range(9)
+    ]
     graphed, streams_ = Graphed(task, device, streams=streams), streams_of(asks)
     once = [found.params.flat for found in graphed.fit_all(asks, streams_)]
     torch.randn(7, device=device)
@@ -292,7 +294,9 @@ def test_resident_keeps_shared_banks_shared():
     moved = move_to_device(Federation("banked", people), torch.device("cpu")).people
     assert len({id(splits.train.banks["frames"].rows) for splits in moved.values()}) == 1
     task = Banked(Linear(6))
-    asks = [Fit(task.init(), s.train, LocalTraining(batch=4)) for s in moved.values()]
+    asks = [
+        Fit(task.init(), s.train, LocalTraining(optimizer="sgd", batch=4)) for s in moved.values()
+    ]
     apart_asks = [replace(a, data=parts[c]) for c, a in enumerate(asks)]
     stacked, streams = Stacked(task), streams_of(asks)
     for one, other in zip(
@@ -304,4 +308,6 @@ def test_resident_keeps_shared_banks_shared():
 def test_an_empty_client_is_refused():
     task = TASKS["mlp"][0]
     with pytest.raises(ConfigError, match="without training samples"):
-        Graphed(task).fit(Fit(task.init(), numbers(0, 1), LocalTraining()), RandomStream("a"))
+        Graphed(task).fit(
+            Fit(task.init(), numbers(0, 1), LocalTraining(optimizer="sgd")), RandomStream("a")
+        )

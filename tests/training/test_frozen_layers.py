@@ -17,7 +17,7 @@ from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.sequential import Solver
 
 LOCAL = {
-    "sgd": LocalTraining(batch=8, momentum=0.9, weight_decay=0.01, clip=0.5),
+    "sgd": LocalTraining(optimizer="sgd", batch=8, momentum=0.9, weight_decay=0.01, clip=0.5),
     "adamw": LocalTraining(batch=8, optimizer="adamw", lr=1e-3),
 }
 
@@ -86,7 +86,7 @@ def test_a_head_without_a_part_in_the_output_only_decays(monkeypatch) -> None:
     solver = Solver(task)
     start = Params.of(solver.module)
     head = Mask.layers(start.layout, "head.*")
-    ask = Fit(start, eyes(32, 1), LocalTraining(batch=8), trainable=head)
+    ask = Fit(start, eyes(32, 1), LocalTraining(optimizer="sgd", batch=8), trainable=head)
     done = solver.fit(ask, RandomStream("frozen", 1))
     assert done.steps == 4
     assert bool((done.params.flat.abs() <= start.flat.abs()).all())

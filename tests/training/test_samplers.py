@@ -30,7 +30,9 @@ from vergence.training.stacked import Stacked
 
 TASK = ToyTask(Linear())
 STREAM = RandomStream("golden", 0)
-WEIGHTED, BALANCED = (LocalTraining(sampler=s, batch=4) for s in ("weighted", "balanced"))
+WEIGHTED, BALANCED = (
+    LocalTraining(optimizer="sgd", sampler=s, batch=4) for s in ("weighted", "balanced")
+)
 Y = torch.tensor([1.0, -1, 1, 1, -1, 1, 1])
 """Targets of which the toy task makes two classes: the second and the fifth are of the rare one."""
 SAMPLES = Samples({"y": Y, SAMPLING_WEIGHT: torch.tensor([0, 1, 2, 0, 0.5, 4, 0.0])})
@@ -48,12 +50,12 @@ def weights_of(data, local):
 
 
 def test_shuffled_batches_are_those_of_earlier_versions():
-    local, five = LocalTraining(epochs=2, batch=3), Samples({"y": Y[:5]})
+    local, five = LocalTraining(optimizer="sgd", epochs=2, batch=3), Samples({"y": Y[:5]})
     rows = [each.tolist() for each in batches(five, local, STREAM, TASK)]
     assert rows == [[2, 0, 3], [1, 4], [3, 2, 4], [0, 1]]
     assert random_subset(five, 3, local, STREAM, TASK).columns["y"].tolist() == [1, 1, 1]
     # Noise and budgets of DP-SGD follow from this text.
-    assert "sampler" not in literal_text(LocalTraining())
+    assert "sampler" not in literal_text(LocalTraining(optimizer="sgd"))
     assert literal_text(WEIGHTED).endswith(", sampler='weighted')")
     assert "sampler='weighted'" in repr(WEIGHTED)
 
@@ -92,7 +94,7 @@ def test_steps_go_on_through_epochs_and_a_client_of_one_class_is_drawn_evenly():
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["balanced", "weighted"])
 def test_stacks_draw_what_single_clients_draw(sampler, device):
-    local = LocalTraining(sampler=sampler, batch=4, epochs=2, lr=0.05)
+    local = LocalTraining(optimizer="sgd", sampler=sampler, batch=4, epochs=2, lr=0.05)
     task, make = TASKS["linear"]
     asks = [
         replace(ask, data=Samples({**ask.data.columns, SAMPLING_WEIGHT: torch.arange(12) % 3}))
@@ -136,7 +138,7 @@ CLASSES = vg.task_from(
 
 
 def train(sampler, out=None, data=None, task=CLASSES, **options):
-    local = vg.LocalTraining(sampler=sampler, batch=8)
+    local = vg.LocalTraining(optimizer="sgd", sampler=sampler, batch=8)
     data = people() if data is None else data
     return trained(out, vg.methods.FedPer(local=local), people=data, task=task, **options)
 
@@ -248,7 +250,7 @@ def test_a_run_is_refused_before_it_trains():
         train("balanced", data=floats, task=task)
     theirs: Any = WeightedRandomSampler([1.0], 1)
     with refuses("setting", "balanced", "weights=", kind=vg.ConfigError):
-        vg.LocalTraining(sampler=theirs)
+        vg.LocalTraining(optimizer="sgd", sampler=theirs)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from vergence.training import solver_trial
 from vergence.training.solver_trial import choose_solver
 from vergence.training.stacked import Unstackable
 
-LOCAL = LocalTraining(batch=10, lr=0.01)
+LOCAL = LocalTraining(optimizer="sgd", batch=10, lr=0.01)
 DATA = [numbers(20, client) for client in range(3)]
 MLP = TASKS["mlp"][0]
 

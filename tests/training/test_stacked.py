@@ -179,7 +179,7 @@ def test_bfloat16_is_near():
 def test_groups():
     """Sizes 12, 7, 12, 7, an optimiser's state, other settings, an anchor."""
     task = ToyTask(Linear(6))
-    start, local = task.init(), LocalTraining()
+    start, local = task.init(), LocalTraining(optimizer="sgd")
     many, few = numbers(12, 0), numbers(7, 1)
     ask = Fit(start, many, local)
     asks = [
@@ -188,7 +188,7 @@ def test_groups():
         replace(ask, data=numbers(12, 2)),
         Fit(start, few, local),
         replace(ask, optimiser=OptimizerState({}, 0)),
-        replace(ask, local=LocalTraining(lr=0.1)),
+        replace(ask, local=LocalTraining(optimizer="sgd", lr=0.1)),
         replace(ask, anchor=(start, 0.1)),
         ask,
     ]

@@ -14,7 +14,7 @@ task       = { name = "gaze_map" }
 model      = { name = "glc_vit", preset = "tiny64" }
 federation = { name = "ego_synthetic", people = 2, clips = 10, windows = 1 }
 method     = { name = "reptile", episodes = 1, inner_steps = 1, steps = 1 }
-local      = { batch = 4, lr = 0.05 }
+local      = { optimizer = "sgd", batch = 4, lr = 0.05 }
 run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
 

@@ -20,7 +20,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye" }
 federation = { name = "eye_synthetic", people = 2, samples = 40, size = "9x15" }
 method     = { name = "fedavg" }
-local      = { batch = 8, lr = 0.01 }
+local      = { optimizer = "sgd", batch = 8, lr = 0.01 }
 run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
 

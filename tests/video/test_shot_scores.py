@@ -21,7 +21,7 @@ task       = { name = "summary" }
 model      = { name = "mixture_transformer", features = 6, width = 4, blocks = 1 }
 federation = { name = "tvsum", root = "ROOT", keyframes = true, people = 2 }
 methods    = ["fedavg", "local_only", "ifca", { name = "cfedvs", clusters = 2 }]
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 

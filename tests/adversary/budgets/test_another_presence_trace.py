@@ -14,7 +14,7 @@ task = {{ name = "toy" }}
 model = {{ name = "linear" }}
 federation = {{ name = "toy", people = {PEOPLE} }}
 method = "fedavg"
-local = {{ epochs = 1, batch = 8, lr = 0.05 }}
+local = {{ optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }}
 presence = {{ trace = "trace.csv" }}
 privacy = {{ user = {{ clip = 0.5, noise = 4.0, turns = 2 }} }}
 run = {{ rounds = {ROUNDS}, evaluate_every = 0, workers = 1, solver = "sequential" }}

@@ -26,7 +26,7 @@ from vergence.privacy.release_log import ReleaseLog
 from vergence.tasks.toy import ToyTask
 
 ENTRIES, SAMPLES, BATCH = 20_000, 64, 16
-LOCAL = LocalTraining(steps=1, batch=BATCH, lr=1.0, momentum=0.0, weight_decay=0.0)
+LOCAL = LocalTraining(optimizer="sgd", steps=1, batch=BATCH, lr=1.0, momentum=0.0, weight_decay=0.0)
 WIDE = ToyTask(Linear(ENTRIES))
 START = Params.of(WIDE.module()) * 0.0
 

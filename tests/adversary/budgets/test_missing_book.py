@@ -21,7 +21,7 @@ TOY = {
     "model": {"name": "linear"},
     "federation": {"name": "toy", "people": 4},
     "method": "fedavg",
-    "local": {"epochs": 1, "batch": 8, "lr": 0.05},
+    "local": {"optimizer": "sgd", "epochs": 1, "batch": 8, "lr": 0.05},
     "run": {"rounds": 4, "evaluate_every": 0, "workers": 1, "solver": "sequential"},
 }
 EYES = {
@@ -29,7 +29,7 @@ EYES = {
     "model": {"name": "small_eye"},
     "federation": {"name": "eye_synthetic", "people": 3, "samples": 40, "size": "9x15"},
     "method": "splitfed",
-    "local": {"epochs": 1, "batch": 8, "lr": 0.01, "clip": 0.0},
+    "local": {"optimizer": "sgd", "epochs": 1, "batch": 8, "lr": 0.01, "clip": 0.0},
     "run": {"rounds": 4, "evaluate_every": 0, "workers": 1, "solver": "sequential"},
 }
 RUNS = {
@@ -97,7 +97,9 @@ def test_no_new_secret_is_made_beside_a_book(tmp_path):
 @pytest.mark.parametrize("gone", ["secret", "seed0.sums.csv"])
 def test_a_client_elsewhere_gives_no_words_without_its_own(gone, tmp_path):
     user = UserLevelConfig(clip=0.5, epsilon=8.0)
-    made = circle(method("fedavg", LocalTraining(epochs=1, batch=8)), tmp_path, 5, user=user)
+    made = circle(
+        method("fedavg", LocalTraining(optimizer="sgd", epochs=1, batch=8)), tmp_path, 5, user=user
+    )
     for client in made.names:
         turn(made, client, ClientRequest("turn", client, question(made, 0), "0.1"))
     opened(made, question(made, 0), dict.fromkeys(made.names, "0.1"))

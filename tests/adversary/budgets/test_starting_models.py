@@ -28,7 +28,7 @@ task       = { name = "gaze_map", criterion = "kl", sigma = 0.05 }
 model      = { name = "glc_features", grid = [6, 8], width = 8 }
 federation = { name = "osie", images = 20, viewers = [0, 1, 2], size = [64, 48] }
 method     = { name = "fedavg" }
-local      = { steps = 1, batch = 8, lr = 0.01 }
+local      = { optimizer = "sgd", steps = 1, batch = 8, lr = 0.01 }
 run        = { rounds = 1, evaluate_every = 0, workers = 1 }
 """
 

@@ -19,7 +19,7 @@ task       = { name = "toy" }
 model      = { name = "linear" }
 federation = { name = "toy", people = 6, samples = 40 }
 methods    = ["fedavg", "fedprox"]
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 run        = { rounds = 2, workers = 1, solver = "sequential", evaluate_every = 0 }
 privacy    = { PRIVACY }
 sweep      = { space = { "local.lr" = [0.02, 0.1] }, seeds = [0, 1] }

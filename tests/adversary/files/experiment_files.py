@@ -27,7 +27,7 @@ task       = { name = "toy" }
 model      = { name = "linear" }
 federation = { name = "toy", people = 3 }
 METHODS
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 run        = { rounds = 2, evaluate_every = 0, workers = 1, solver = "sequential" }
 """
 LONE = BASE.replace("METHODS", 'method = "fedavg"')

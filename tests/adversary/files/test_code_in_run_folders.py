@@ -28,7 +28,7 @@ task       = { name = "TASK" }
 model      = { name = "linear" }
 federation = { name = "toy", people = 3 }
 METHODS
-local      = { epochs = 1, batch = 8, lr = 0.05 }
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 run        = { rounds = 2, evaluate_every = 1, workers = WORKERS }
 """
 CODE = """

@@ -30,7 +30,7 @@ federation = { name = "osie", root = "ROOT", size = [64, 64] }
 }
 METHOD = """
 method     = "fedavg"
-local      = { steps = 1, batch = 2 }
+local      = { optimizer = "sgd", steps = 1, batch = 2 }
 run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
 

@@ -20,7 +20,7 @@ task       = { name = "gaze_angle" }
 model      = { name = "small_eye" }
 federation = { name = "mpiigaze_crops", root = "ROOT", people = COUNT }
 methods    = ["local_only", "fedavg"]
-local      = { steps = 1, batch = 4 }
+local      = { optimizer = "sgd", steps = 1, batch = 4 }
 run        = { rounds = 1, workers = 1, evaluate_every = 0 }
 """
 LEGAL = ["Doe, J", 'a,"b', '"', "O'Neil", "Zoë", "[b]x", "x.y z", "--help", "=1+1"]

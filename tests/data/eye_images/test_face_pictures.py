@@ -161,7 +161,7 @@ task       = {{ name = "gaze_angle" }}
 model      = {{ name = "lenet" }}
 method     = {{ name = "local_only" }}
 federation = {{ name = "face_pictures", root = "{tmp_path}/data", columns = {{ {given} }} }}
-local      = {{ epochs = 1, batch = 8, lr = 0.01 }}
+local      = {{ optimizer = "sgd", epochs = 1, batch = 8, lr = 0.01 }}
 run        = {{ rounds = 1, workers = 1, evaluate_every = 0 }}
 """
     )

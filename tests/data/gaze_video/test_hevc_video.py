@@ -215,7 +215,7 @@ task       = { name = "gaze_map" }
 model      = { name = "glc_vit", preset = "tiny64" }
 federation = { name = "hevc_video", root = "ROOT", size = [64, 64], window = 4, clips = [3, 1, 2] }
 method     = "fedavg"
-local      = { steps = 1, batch = 2 }
+local      = { optimizer = "sgd", steps = 1, batch = 2 }
 run        = { rounds = 1, workers = 1 }
 """
 

@@ -116,7 +116,7 @@ task       = { name = "gaze_map" }
 model      = { name = "glc_features", grid = [6, 8], width = 8 }
 federation = { name = "eyecrowd", root = "ROOT", size = [64, 48] }
 method     = "fedavg"
-local      = { steps = 1, batch = 2 }
+local      = { optimizer = "sgd", steps = 1, batch = 2 }
 run        = { rounds = 1, workers = 1 }
 """
 

@@ -74,7 +74,7 @@ def test_v1_is_fedavg_with_every_cut(name, tmp_path):
 def test_many_clients_have_the_same_bits_on_two_workers(tmp_path):
     """Above 64 clients a group has several, and each still trains with a copy of its own."""
     people = EyeSynthetic(people=66, samples=40, size="9x15").load()
-    method = SplitFed(local=LocalTraining(steps=2, batch=8, clip=0.0))
+    method = SplitFed(local=LocalTraining(optimizer="sgd", steps=2, batch=8, clip=0.0))
     one, two = (
         run(tmp_path / str(n), method, people, rounds=1, workers=n).fingerprint for n in (1, 2)
     )
@@ -109,13 +109,15 @@ def test_many_people_are_summed_as_in_fedavg(tmp_path):
     """With more than 64 people, several are added up at once: in the same groups."""
     data = PEOPLE.people["p00"]
     many = replace(PEOPLE, people={f"p{i:02d}": data for i in range(70)})
-    once = LocalTraining(steps=1, batch=16, lr=0.05, clip=0.0)
+    once = LocalTraining(optimizer="sgd", steps=1, batch=16, lr=0.05, clip=0.0)
     expected = run(tmp_path / "whole", FedAvg(local=once, weights="equal"), many, rounds=1)
     found = run(tmp_path / "split", SplitFed(local=once), many, rounds=1)
     assert torch.equal(whole(found.server), whole(expected.server))
 
 
-@pytest.mark.parametrize("local", [LOCAL, LocalTraining(batch=16, lr=0.05, momentum=0.0, clip=0.0)])
+@pytest.mark.parametrize(
+    "local", [LOCAL, LocalTraining(optimizer="sgd", batch=16, lr=0.05, momentum=0.0, clip=0.0)]
+)
 @pytest.mark.parametrize("method", [SplitFed, SplitFedV2, SplitLearning])
 def test_one_client_is_the_data_centre(method, local, tmp_path):
     """To the bit: for one round, and for two where no optimiser remembers the one before.
@@ -302,9 +304,12 @@ def test_what_sessions_do_not_do_is_refused(plan, named, tmp_path):
     [
         (SmashedAverage(local=LOCAL, cut="fc2"), "leaves the server nothing to train"),
         (LocalLossSplit(local=LOCAL, cut="fc2"), "leaves the server nothing to train"),
-        (SmashedAverage(local=LocalTraining(steps=3)), "give local.epochs"),
+        (SmashedAverage(local=LocalTraining(optimizer="sgd", steps=3)), "give local.epochs"),
         (SplitLearning(local=LOCAL, weights="samples"), "averages no clients"),
-        (SplitFedU(local=LocalTraining(steps=3), weights="samples"), "give local.epochs"),
+        (
+            SplitFedU(local=LocalTraining(optimizer="sgd", steps=3), weights="samples"),
+            "give local.epochs",
+        ),
     ],
 )
 def test_options_without_a_meaning_are_refused(method, said):

@@ -343,10 +343,10 @@ def test_predictions_pass_the_cut(tmp_path):
 @pytest.mark.parametrize(
     ("local", "samples", "sent"),
     [
-        (LocalTraining(epochs=3), 100, 3),
-        (LocalTraining(steps=7, batch=32), 100, 2),
-        (LocalTraining(steps=8), 100, 2),
-        (LocalTraining(steps=9, batch=32), 100, 3),
+        (LocalTraining(optimizer="sgd", epochs=3), 100, 3),
+        (LocalTraining(optimizer="sgd", steps=7, batch=32), 100, 2),
+        (LocalTraining(optimizer="sgd", steps=8), 100, 2),
+        (LocalTraining(optimizer="sgd", steps=9, batch=32), 100, 3),
     ],
 )
 def test_how_often_a_picture_is_sent_in_a_round(local, samples, sent):

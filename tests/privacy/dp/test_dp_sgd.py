@@ -252,7 +252,7 @@ def test_any_other_training_has_other_noise():
     start = task.init()
     other, mask = start + 1.0, Mask.none(start.layout)
     data = Samples(batch(3))
-    local = LocalTraining(batch=2)
+    local = LocalTraining(optimizer="sgd", batch=2)
     slots = {"exp_avg": start * 0.0, "exp_avg_sq": start * 0.0}
     full = Fit(
         start, data, local, mask, (start, 0.5), OptimizerState(slots, 3), correction=start * 0.0

@@ -485,7 +485,7 @@ def test_what_layers_do_not_give_is_trained_all_the_same(build, monkeypatch):
         people(),
         rounds=1,
         progress=False,
-        local=vg.LocalTraining(batch=24, lr=0.1),
+        local=vg.LocalTraining(optimizer="sgd", batch=24, lr=0.1),
         privacy={"solver": {"name": "dp_sgd", "noise": 1.0, "delta": 1e-3}},
     )
     after, before = run.model(), task.init()

@@ -47,7 +47,7 @@ TAUGHT = {
     "model": {"name": "mlp", "inputs": 64, "hidden": [8], "classes": 16},
     "federation": {"name": "zsl_synthetic", "images": 10},
     "method": {"name": "pe_zsl", "generator_rounds": 1, "samples": 5, "batch": 40, "hidden": 8},
-    "local": {"epochs": 1, "batch": 32, "lr": 0.05},
+    "local": {"optimizer": "sgd", "epochs": 1, "batch": 32, "lr": 0.05},
     "run": {"rounds": 2, "workers": 1},
 }
 
@@ -436,7 +436,7 @@ def test_a_study_that_cannot_be_read_is_refused(text, names, runs, tmp_path):
 def test_a_page_speaks_of_what_is_recorded(task, model, data, said_of, not_said, tmp_path):
     file = tmp_path / "plan.toml"
     plan = {"task": task, "model": model, "federation": data, "method": {"name": "fedavg"}}
-    write_toml(file, plan | {"local": {"lr": 0.1}})
+    write_toml(file, plan | {"local": {"optimizer": "sgd", "lr": 0.1}})
     ethics(file, tmp_path / "out")
     _, seen, told = page_of(tmp_path / "out")
     assert all(part in seen for part in said_of)
