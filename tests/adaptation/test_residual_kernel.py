@@ -1,5 +1,6 @@
 """Kernel corrections of gaze angles: against the textbook formula, and in a run's network."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,8 +9,15 @@ import torch
 
 import vergence as vg
 from vergence.adaptation.fine_tuning import PersonalModel
-from vergence.adaptation.residual_kernel import DEFAULT, ResidualKernel, fit_alone
+from vergence.adaptation.residual_kernel import (
+    DEFAULT,
+    RATIOS,
+    ResidualKernel,
+    evidence,
+    fit_alone,
+)
 from vergence.core.randomness import RandomStream
+from vergence.errors import DataError
 from vergence.models.kernel_eye import SIDE
 from vergence.models.personal_eye import PersonalEye, linear_terms, person_inputs
 from vergence.models.small_eye import SmallEye
@@ -65,19 +73,66 @@ def test_alone_takes_the_prediction_away():
 
 
 def test_a_term_in_which_others_do_not_differ_is_never_fitted():
-    """Residuals of others differ by eye and have noise: 0.2 radians by person, and 0.02."""
+    """Residuals of others differ by eye and have noise: 0.06 radians by person, and 0.02."""
     others = []
     for seed in range(8):
         each = person(40, seed)
         sign = 2.0 * each.side.double()[:, None] - 1
         noise = 0.02 * torch.randn(40, 2, generator=each.draw, dtype=torch.float64)
-        own = 0.2 * torch.randn(1, 2, generator=each.draw, dtype=torch.float64)
-        others.append((each.predicted, each.predicted + own * sign + noise, each.inputs))
-    variances = ResidualKernel.of(others).variances
-    assert variances[1].tolist() == pytest.approx([0.04, 0.04], rel=0.7)
+        own = 0.06 * torch.randn(1, 2, generator=each.draw, dtype=torch.float64)
+        others.append(evidence(each.predicted, each.predicted + own * sign + noise, each.inputs))
+    variances = ResidualKernel.of(torch.stack(others).sum(0)).variances
+    assert variances[1].tolist() == pytest.approx([0.0036, 0.0036], rel=0.7)
     # Random crops are nearly orthogonal, so that the kernel between them is noise, too.
     assert variances[4:].sum(0).tolist() == pytest.approx([4e-4, 4e-4], rel=0.2)
     assert float(variances[0].max()) < 1e-4
+
+
+def test_evidence_is_the_likelihood_of_the_textbook_under_every_setting():
+    """Of random settings; the largest likelihood over the noise is found by trying many."""
+    each = person(9, 3)
+    true = torch.randn(9, 2, generator=each.draw, dtype=torch.float64)
+    made = evidence(each.predicted, true, each.inputs)
+    settings = torch.cartesian_prod(*map(torch.tensor, RATIOS)).double()
+    assert made.shape == (3 * len(settings) + 1,)
+    assert made[-1] == 9
+    pitch, yaw, determinant = made[:-1].reshape(3, -1)
+    for at in (0, 7, 500, len(settings) - 1):
+        whole = covariance(each, each, settings[at]) + torch.eye(9)
+        for angle, square in enumerate((pitch, yaw)):
+            residual = (true - each.predicted)[:, angle]
+            normal = torch.distributions.MultivariateNormal(torch.zeros(9).double(), 0.3 * whole)
+            expected = -2 * normal.log_prob(residual) - 9 * math.log(2 * math.pi)
+            value = square[at] / 0.3 + 9 * math.log(0.3) + determinant[at]
+            assert float(value) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_variances_of_a_sum_are_those_with_the_largest_likelihood():
+    """The residuals are drawn from the process itself, with ratios that are among those tried."""
+    ratios = torch.tensor([3.0, 0, 4, 16, 4], dtype=torch.float64)
+    people = []
+    for seed in range(30):
+        each = person(60, seed)
+        whole = covariance(each, each, ratios) + torch.eye(60)
+        draws = torch.linalg.cholesky(whole) @ torch.randn(60, 2, generator=each.draw).double()
+        people.append(evidence(each.predicted, each.predicted + 0.05 * draws, each.inputs))
+    variances = ResidualKernel.of(torch.stack(people).sum(0)).variances
+    expected = 0.05**2 * torch.tensor([3, 0, 4, 16, 4, 1.0])
+    for angle in (0, 1):
+        assert variances[0, angle] == pytest.approx(float(expected[0]), rel=0.7)
+        assert float(variances[1, angle]) < 3e-4
+        # Random crops are nearly orthogonal: the kernel between them is noise, too.
+        assert float(variances[4:, angle].sum()) == pytest.approx(5 * 0.05**2, rel=0.1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_sums_that_are_no_numbers_are_refused(bad):
+    total = evidence(*(getattr(person(5, 0), name) for name in ("predicted",) * 2 + ("inputs",)))
+    total[3] = bad
+    with pytest.raises(DataError, match="finite"):
+        ResidualKernel.of(total)
+    with pytest.raises(DataError, match="0 samples"):
+        ResidualKernel.of(torch.zeros_like(total))
 
 
 def test_unknown_sides_change_no_distance_and_no_term():

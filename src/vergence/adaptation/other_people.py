@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vergence.adaptation.residual_kernel import ResidualKernel
+import torch
+
+from vergence.adaptation.residual_kernel import ResidualKernel, evidence
 from vergence.experiment.newcomers import HeldOut
 from vergence.metrics.calibration import FittedCalibration
 from vergence.tasks.gaze_angle import GazeAngle
@@ -28,21 +30,22 @@ def own_priors(
     """
     wanted = {person: everybody.others_in_training(person) for person in people}
     # Predictions of a model that was trained on a person would understate that person's errors.
-    seen, inputs = {}, {}
+    seen, evidences = {}, {}
     for person in {who for others in wanted.values() for who in others}:
         run = everybody.run(person, seed)
         train = run.ready.people[person].train
         outputs = run.outputs(run.newcomer(person), train).double()
         assert isinstance(run.task, GazeAngle)
-        inputs[person] = run.task.kernel_inputs(train)
-        seen[person] = (outputs, train.columns["gaze"].double(), train.columns.get("side"))
+        gaze = train.columns["gaze"].double()
+        evidences[person] = evidence(outputs, gaze, run.task.kernel_inputs(train))
+        seen[person] = (outputs, gaze, train.columns.get("side"))
     return {
         person: {
             kind: FittedCalibration.of([seen[who] for who in others], *terms)
             for kind, terms in FITTED_KINDS.items()
             if "eye" not in terms or all(seen[who][2] is not None for who in others)
         }
-        | {RESIDUAL: ResidualKernel.of([(*seen[who][:2], inputs[who]) for who in others])}
+        | {RESIDUAL: ResidualKernel.of(torch.stack([evidences[who] for who in others]).sum(0))}
         for person, others in wanted.items()
         if len(others) > 1
     }
