@@ -1,6 +1,8 @@
 """What a person gains by joining, by number of own eye images, with models that stopped gaining.
 
     python -m benchmarks.eyes_by_samples --out docs/results/eyes_by_samples.csv --samples 9,81,2100
+    python -m benchmarks.eyes_by_samples --out docs/results/eyes_beside_2100.csv \
+        --samples 9,81 --others 2100 --seeds 0
 
 VERGENCE_DATA names the folder with `eyes/mpiigaze_9x15`. Each of eleven people has the first so
 many of their training images (dealt at random) and all their validation and test images. Networks
@@ -9,6 +11,10 @@ train until the mean validation error of all people has not improved for four ev
 Every row has the same search: two settings, tried with seed 0. The setting with the smaller mean
 error of p00 to p02 on test images is taken for the other seeds, and tables are of p03 to p10, for
 whom nothing was chosen.
+
+With `--others 2100` every second person has so few images, and the others have 2,100. After a
+second run, in which they change places, everybody was measured with few images once. A network
+alone is left out there: it does not learn from the others.
 
 A finished run is one line of the file (method, samples, seed, setting, rounds, CPU seconds, and the
 error of each person in degrees), appended at once; runs that are there are not run again.
@@ -35,37 +41,44 @@ from vergence.metrics.intervals import interval
 LOCAL = vg.LocalTraining(steps=20, batch=32, optimizer="adamw", weight_decay=0.01)
 STOPPING = vg.EarlyStopping(patience=4)
 ROUNDS, EVERY = 150, 5
-CHOSEN_ON = ("p00", "p01", "p02")
+FOLK = tuple(f"p{number:02}" for number in range(11))
+CHOSEN_ON = FOLK[:3]
 KEYS = ("method", "samples", "seed", "setting")
 ALONE = ("kernel ridge alone", "network alone")
 SETTINGS: Mapping[str, tuple[float, float]] = {
     "kernel ridge alone": (2.0, 3.0),
     "FedRidge, common part": (1.0, 3.0),
-    "FedRidge": (1.0, 3.0),
+    "FedRidge": (2.0, 3.0),
 }
-"""Two values of the own kernel's width, or of the penalty; of networks two learning rates."""
+"""Two widths of the own kernel; without an own part two penalties; of networks two rates."""
 RATES = (1e-3, 3e-3)
 
 
-def ridge(common: bool, own: bool) -> Callable[[float, int], tuple[vg.Method, vg.Model]]:
-    """Return what makes a closed-form learner from a setting and a number of own samples."""
+Learner = Callable[[float, Mapping[str, int]], tuple[vg.Method, vg.Model]]
+"""From a setting and everybody's number of images to a method and a model."""
 
-    def made(value: float, samples: int) -> tuple[vg.Method, vg.Model]:
-        penalty, width = (value, 2.0) if common else (1.0, value)
+
+def ridge(common: bool, own: bool) -> Learner:
+    """Return what makes a closed-form learner."""
+
+    def made(value: float, samples: Mapping[str, int]) -> tuple[vg.Method, vg.Model]:
+        penalty, width = (1.0, value) if own else (value, 2.0)
         method = vg.methods.FedRidge(ridge=penalty, common=common, own_part=own)
-        return method, vg.models.KernelEye(own_width=width, own_centres=samples if own else 0)
+        return method, vg.models.KernelEye(
+            own_width=width, own_centres=max(samples.values()) if own else 0
+        )
 
     return made
 
 
-def network(method: vg.Method) -> Callable[[float, int], tuple[vg.Method, vg.Model]]:
-    """Return what makes a method with the eye network from a learning rate and own samples."""
+def network(method: vg.Method) -> Learner:
+    """Return what makes a method with the eye network, of a learning rate."""
 
-    def made(value: float, samples: int) -> tuple[vg.Method, vg.Model]:
+    def made(value: float, samples: Mapping[str, int]) -> tuple[vg.Method, vg.Model]:
         own = replace(method, local=replace(LOCAL, lr=value))
         if hasattr(method, "tune_epochs"):
             # At least 200 steps, and ten passes.
-            own = replace(own, tune_epochs=max(10, 200 * LOCAL.batch // samples))
+            own = replace(own, tune_epochs=max(10, 200 * LOCAL.batch // min(samples.values())))
         return own, vg.models.SmallEye(standardize=True)
 
     return made
@@ -84,7 +97,7 @@ LEARNERS = {
 }
 
 
-def people(samples: int) -> vg.Federation:
+def people(samples: Mapping[str, int]) -> vg.Federation:
     """Return the eleven people, each with so many training images."""
     root = Path(os.environ.get("VERGENCE_DATA", "VERGENCE_DATA")) / "eyes" / "mpiigaze_9x15"
     whole = vg.data.MpiigazeCrops().load(str(root))
@@ -92,24 +105,41 @@ def people(samples: int) -> vg.Federation:
     for person, splits in whole.people.items():
         # Either eye lies in one half of the rows: first rows would be one eye's.
         order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(0))
-        few[person] = Splits(splits.train.subset(order[:samples]), splits.val, splits.test)
+        few[person] = Splits(splits.train.subset(order[: samples[person]]), splits.val, splits.test)
     return vg.Federation("mpiigaze_crops", few)
 
 
-def measure(out: Path, samples: int, seeds: Iterable[int]) -> None:
+def dealt(samples: int, others: int) -> list[tuple[dict[str, int], tuple[str, ...]]]:
+    """Return everybody's number of images and who is measured, for each run.
+
+    Args:
+        samples: number of training images of those who are measured.
+        others: number of the others, of whom there is every second; 0: there are no others.
+    """
+    if not others:
+        return [(dict.fromkeys(FOLK, samples), FOLK)]
+    halves = FOLK[::2], FOLK[1::2]
+    return [({p: samples if p in few else others for p in FOLK}, few) for few in halves]
+
+
+def measure(out: Path, samples: int, others: int, seeds: Iterable[int]) -> None:
     """Run what is missing for this number of samples, and append each run to the file."""
-    everybody = people(samples)
+    together = [(people(numbers), numbers, few) for numbers, few in dealt(samples, others)]
     for seed, name in product(seeds, LEARNERS):
+        if others and name == "network alone":
+            continue
         settings = SETTINGS.get(name, RATES)
         for setting in settings if seed == 0 else (chosen(out, name, samples),):
             row = {"method": name, "samples": samples, "seed": seed, "setting": setting}
             if present(out, row):
                 continue
-            began = sum(os.times()[:4])
-            run, rounds = trained(*LEARNERS[name](setting, samples), everybody, seed)
+            began, errors, rounds = sum(os.times()[:4]), pd.Series(dtype=float), 0
+            for everybody, numbers, few in together:
+                run, rounds = trained(*LEARNERS[name](setting, numbers), everybody, seed)
+                errors = pd.concat([errors, run.scores["angle_error_deg"].loc[list(few)]])
             row |= {"rounds": rounds, "cpu_s": round(sum(os.times()[:4]) - began, 1)}
-            append(out, {**row, **run.scores["angle_error_deg"].round(4).to_dict()})
-            print(row, run.scores["angle_error_deg"].mean(), flush=True)
+            append(out, {**row, **errors.loc[list(FOLK)].round(4).to_dict()})
+            print(row, errors.mean(), flush=True)
 
 
 def trained(
@@ -160,7 +190,7 @@ def table(file: Path) -> pd.DataFrame:
     alone with its interval, and the number of people for whom that row is better.
     """
     runs = pd.read_csv(file)
-    folk = [c for c in runs.columns if c.startswith("p") and c not in CHOSEN_ON]
+    folk = list(FOLK[len(CHOSEN_ON) :])
     rows = []
     for samples in sorted(set(runs.samples)):
         some = runs[runs.samples == samples]
@@ -190,12 +220,14 @@ def table(file: Path) -> pd.DataFrame:
 
 def main() -> None:
     """Measure, and print the table."""
-    given = options(__doc__, out="runs/eyes_by_samples.csv", samples="9,81,2100", seeds="0,1,2")
+    given = options(
+        __doc__, out="runs/eyes_by_samples.csv", samples="9,81,2100", seeds="0,1,2", others="0"
+    )
     torch.set_num_threads(1)
     out = Path(given.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     for samples in given.samples.split(","):
-        measure(out, int(samples), map(int, given.seeds.split(",")))
+        measure(out, int(samples), int(given.others), map(int, given.seeds.split(",")))
     print(table(out).to_string(index=False))
 
 

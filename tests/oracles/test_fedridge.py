@@ -128,11 +128,12 @@ def test_no_own_part_where_leave_one_out_finds_no_gain() -> None:
     assert error == 1.0
 
 
+@pytest.mark.parametrize("common", [True, False])
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_the_own_part_is_added_to_the_common_one(task: ToyTask) -> None:
+def test_the_own_part_is_added_to_the_common_one(task: ToyTask, common: bool) -> None:
     """Predictions of the person's network, against the formula on the person's residuals."""
-    method = FedRidge(ridge=2.0)
-    server = one_round(method, task)
+    method = FedRidge(ridge=2.0, common=common)
+    server = one_round(method, task) if common else method.server(task)
     offered = method.offer(server, "a")
     own, new = PEOPLE[1], person(6, 9)
     state, sealed = taught(method, task, method.client(task), offered, own, verb="tune")
@@ -147,9 +148,11 @@ def test_the_own_part_is_added_to_the_common_one(task: ToyTask) -> None:
     else:
         z, scale = features_of(task, x), features_of(task, x).square().sum(1).mean()
         inner, across = (features_of(task, a) @ z.T / scale for a in (x, fresh))
-    coefficients, _ = kernel_ridge(inner + 1, residuals)
+    # A Gaussian kernel beside a common part has no bias: the common part has one.
+    constant = int(not (common and task is TASKS["kernel head"]))
+    coefficients, _ = kernel_ridge(inner + constant, residuals)
     assert bool(coefficients.any())
-    expected = features_of(task, fresh) @ weight.T + bias + (across + 1) @ coefficients
+    expected = features_of(task, fresh) @ weight.T + bias + (across + constant) @ coefficients
     site = ClientContext("a", own, own, task, 1, RandomStream("test"))
     module = task.module()
     params = method.model_on(state, Message("predict", offered), site)

@@ -49,9 +49,10 @@ class FedRidge(Method[RidgeModel, Layers]):
 
     The body of the network stays as it starts (`model.start`: as an earlier run trained it). After
     the round every client fits the residuals of its own samples by kernel ridge regression, and
-    keeps that part: with a `KernelHead` by the head's Gaussian kernel, with a linear head by the
-    products z . z'. Leave-one-out chooses the penalty (`training.ridge.kernel_ridge`); where no
-    penalty has a smaller error than no personal part, this part is zero.
+    keeps that part: with a linear head by the products z . z', with a `KernelHead` by the head's
+    Gaussian kernel, so that the personal part is zero far from the person's samples. Leave-one-out
+    chooses the penalty (`training.ridge.kernel_ridge`); where no penalty has a smaller error than
+    no personal part, this part is zero.
 
     Args:
         ridge: penalty of the common part; 1 weighs as much as one sample.
@@ -166,7 +167,7 @@ class FedRidge(Method[RidgeModel, Layers]):
             own = own_linear(inputs.double(), residuals)
             own = {name: params[within(entry, name)] + own[name] for name in own}
         elif hasattr(layer, "centres"):
-            own = own_kernel(layer, inputs, residuals, site.rng)
+            own = own_kernel(layer, inputs, residuals, site.rng, constant=not self.common)
         else:
             return c, reply()
         mine = part_of_head(entry, own)
@@ -237,7 +238,7 @@ def own_linear(inputs: Tensor, residuals: Tensor) -> dict[str, Tensor]:
 
 
 def own_kernel(
-    layer: KernelHead, inputs: Tensor, residuals: Tensor, stream: RandomStream
+    layer: KernelHead, inputs: Tensor, residuals: Tensor, stream: RandomStream, constant: bool
 ) -> dict[str, Tensor]:
     """Return a client's personal parameters of a `KernelHead`.
 
@@ -248,13 +249,16 @@ def own_kernel(
         inputs: the head's inputs `[n, d]`.
         residuals: targets minus outputs, float64 `[n, outputs]`.
         stream: the client's random numbers.
+        constant: whether the personal part has a bias, as large as the kernel. Far from a person's
+            samples predictions then tend to their mean; otherwise they tend to the common part.
     """
     own = {name: torch.zeros_like(getattr(layer, name)).detach() for name in OWN}
     order = torch.randperm(len(inputs), generator=stream.child("own centres").torch())
     rows = order[: len(layer.centres)].sort().values
     centres, count = inputs[rows].double(), len(rows)
-    coefficients, _ = kernel_ridge(gaussian(centres, centres, layer.own_width) + 1, residuals[rows])
+    kernel = gaussian(centres, centres, layer.own_width) + constant
+    coefficients, _ = kernel_ridge(kernel, residuals[rows])
     own["centres"][:count] = centres.float()
     own["own_weight"][:, :count] = coefficients.T.float()
-    own["own_bias"][:] = coefficients.sum(0).float()
+    own["own_bias"][:] = constant * coefficients.sum(0).float()
     return own
