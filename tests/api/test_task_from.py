@@ -69,7 +69,8 @@ def classes(seed=0):
 
 def test_classes_are_learned_by_cross_entropy():
     task = vg.task_from(lambda: nn.Linear(2, 3), cross_entropy, {"accuracy": accuracy}, False)
-    run = trained(method=vg.methods.FedAvg(), task=task, people=classes(), rounds=30)
+    method = vg.methods.FedAvg(vg.LocalTraining(optimizer="sgd"))
+    run = trained(method=method, task=task, people=classes(), rounds=30)
     assert run.headline == "accuracy"
     assert run.summary.loc["accuracy", "mean"] > 0.6
     assert run.history["accuracy"].iloc[0] < run.history["accuracy"].iloc[-1]

@@ -366,7 +366,7 @@ CHANGED = {
     "loss": ({"task": vg.task_from(network, loss=nn.functional.l1_loss)}, "task.loss: '"),
     "local": (
         {"local": vg.LocalTraining(optimizer="sgd", lr=0.01)},
-        "local.lr: the default, now 0.01",
+        "local.optimizer: 'adamw', now 'sgd'; local.lr: 0.001, now 0.01",
     ),
     "method": ({"method": vg.methods.FedAvg()}, "method.name: 'fedper', now 'fedavg'"),
     "privacy": (

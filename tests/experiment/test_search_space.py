@@ -139,7 +139,7 @@ def test_a_point_goes_into_the_methods_entry_and_wins_over_what_is_there():
     }
     made = with_settings(entry, {"method.limit": 0.4, "local.lr": 0.2})
     assert made == {"name": "m", "limit": 0.4, "local": {"optimizer": "sgd", "lr": 0.2, "batch": 8}}
-    assert entry["local"] == {"lr": 1.0, "batch": 8}
+    assert entry["local"] == {"optimizer": "sgd", "lr": 1.0, "batch": 8}
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,8 @@ def test_learning_rates_in_the_course_of_a_run(schedule, rates):
 @pytest.mark.parametrize(
     ("options", "buffers"),
     [
-        ({"momentum": 0.0}, False),
-        ({"momentum": 1e-9}, True),
+        ({"optimizer": "sgd", "momentum": 0.0}, False),
+        ({"optimizer": "sgd", "momentum": 1e-9}, True),
         ({"optimizer": "adam", "momentum": 0.0}, True),
     ],
 )

@@ -24,11 +24,11 @@ def scores(method, out, **options):
 @pytest.mark.parametrize(
     ("named", "made"),
     [
-        ({}, SGD),
-        ({"momentum": 0.0, "weight_decay": 0.0}, torch.optim.SGD),
+        ({"optimizer": "sgd"}, SGD),
+        ({"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}, torch.optim.SGD),
         ({"optimizer": "adam", "weight_decay": 0.0}, torch.optim.Adam),
         ({"optimizer": "adamw"}, partial(torch.optim.AdamW, weight_decay=1e-4)),
-        ({"schedule": "cosine"}, SGD),
+        ({"optimizer": "sgd", "schedule": "cosine"}, SGD),
     ],
     ids=["sgd", "plain sgd", "adam", "adamw", "with a schedule"],
 )

@@ -46,7 +46,7 @@ from vergence.data import own_samples
 from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums
 from vergence.experiment.newcomers import HeldOut, find_held_out
-from vergence.experiment.record_tables import table_of
+from vergence.experiment.record_tables import local_table, table_of
 from vergence.experiment.run import RoundCallback, check_vacant, start
 from vergence.experiment.schema import (
     Experiment,
@@ -320,7 +320,7 @@ def _settings(
             "licence": own.licence,
         },
         "method": {"name": "fedavg", "label": label},
-        "local": table_of(trained.method.local),
+        "local": local_table(trained.method.local),
         "run": {
             "rounds": 0,
             "seeds": [trained.task.seed],

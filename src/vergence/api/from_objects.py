@@ -38,6 +38,7 @@ from vergence.experiment.record_tables import (
     OWN_TABLES,
     NotWritable,
     Table,
+    local_table,
     method_table,
     plan_tables,
     table_of,
@@ -252,7 +253,7 @@ def _describe_parts(
         }
     if local.functions and "method" not in python:
         python.append("method")
-    table["local"] = table_of(local, *local.functions)
+    table["local"] = local_table(local)
     try:
         table |= plan_tables(plan)
     except NotWritable as reason:
@@ -432,7 +433,7 @@ def with_local(method: Method, local: LocalTraining | None) -> Method:
             "local must be a vergence.LocalTraining, as LocalTraining(lr=0.01); got "
             f"{_type_text(local)}"
         )
-    if method.local not in (LocalTraining(), local):
+    if method.local not in (type(method).local, local):
         raise ConfigError(
             f"local is given twice, to {type(method).__name__} and to train: give it to one of them"
         )

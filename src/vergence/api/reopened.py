@@ -22,7 +22,7 @@ from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.errors import ConfigError, StateError
-from vergence.experiment.record_tables import table_of
+from vergence.experiment.record_tables import local_table
 from vergence.experiment.schema import (
     Experiment,
     Table,
@@ -127,9 +127,9 @@ def _with_training_settings(
     try:
         return with_base(with_local(method, local))
     except ConfigError:
-        text = {**describe(method), "local": table_of(method.local)}
+        text = {**describe(method), "local": local_table(method.local)}
         raise _mismatch(
-            run, "method", {**table["method"], "local": table_of(local)}, text
+            run, "method", {**table["method"], "local": local_table(local)}, text
         ) from None
 
 

@@ -25,6 +25,9 @@ Sampler = Literal["shuffle", "balanced", "weighted"]
 # float32 has numbers up to 3e38, and these are multiplied with gradients and weights.
 LARGEST = 1e30
 """Largest learning rate and weight decay."""
+SGD_RATE, ADAM_RATE = 0.05, 1e-3
+"""Default learning rate of `sgd`, and of every other optimiser: a step of Adam is as long as its
+rate in every entry, whatever the gradient, and 0.05 would throw a network far off."""
 
 
 @tagged("Local", optimizer="optimiser")
@@ -40,7 +43,7 @@ class LocalTraining(NamedOptions, label="local"):
             function (parameters, lr=...) -> optimiser, such as `partial(torch.optim.RMSprop,
             alpha=0.9)`. It trains on the CPU, one client at a time, and has its own momentum and
             weight decay.
-        lr: learning rate.
+        lr: learning rate; by default that of the optimiser: 0.05 of `sgd`, 0.001 of every other.
         momentum: momentum of `sgd`.
         nesterov: whether `sgd` uses Nesterov momentum.
         weight_decay: weight decay of the optimiser.
@@ -58,8 +61,9 @@ class LocalTraining(NamedOptions, label="local"):
     epochs: Annotated[int, Ge(1)] = 1
     steps: Annotated[int, Ge(1)] | None = None
     batch: Annotated[int, Ge(1)] = 32
-    optimizer: Literal["sgd", "adam", "adamw"] | Callable[..., Optimizer] = "sgd"
-    lr: Annotated[float, Interval(gt=0, le=LARGEST)] = 0.05
+    optimizer: Literal["sgd", "adam", "adamw"] | Callable[..., Optimizer] = "adamw"
+    # None is what stands in a call; `__post_init__` puts the optimiser's rate there.
+    lr: Annotated[float, Interval(gt=0, le=LARGEST)] = None  # type: ignore[assignment]
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     nesterov: bool = False
     weight_decay: Annotated[float, Interval(ge=0, le=LARGEST)] = 1e-4
@@ -75,6 +79,9 @@ class LocalTraining(NamedOptions, label="local"):
                 f"a new one: give the class, optimizer=torch.optim.{kind}, or a function that "
                 f"builds one, partial(torch.optim.{kind}, ...)"
             )
+        if vars(self)["lr"] is None:
+            rate = SGD_RATE if self.optimizer == "sgd" else ADAM_RATE
+            object.__setattr__(self, "lr", rate)
         super().__post_init__()
 
     @property
@@ -87,6 +94,13 @@ class LocalTraining(NamedOptions, label="local"):
     def buffers(self) -> bool:
         """True if the optimiser has state between steps."""
         return self.optimizer != "sgd" or self.momentum > 0
+
+    @property
+    def sentence(self) -> str:
+        """The optimiser, its rate, and the amount of work of a turn, in words for `explain`."""
+        name = getattr(self.optimizer, "__name__", None) or str(self.optimizer)
+        work = f"{self.steps} steps" if self.steps else f"{self.epochs} x all samples"
+        return f"{name}, lr {self.lr:g}, {work} a turn in batches of {self.batch}"
 
     def learning_rate(self, progress: float) -> float:
         """Return the learning rate when the fraction `progress` of the rounds is finished.

@@ -158,6 +158,8 @@ class Method(NamedOptions, ABC, Generic[S, C]):
 
     The server does this on the CPU, in groups of clients that the method forms.
     """
+    closed_form: ClassVar[bool] = False
+    """True: clients take no gradient steps, and further rounds change nothing."""
     needs_public_data: ClassVar[bool] = False
     """True: the server needs public samples (`proxies`)."""
     passes_layers_on: ClassVar[bool] = False

@@ -81,6 +81,18 @@ def toml_value(value: Any) -> Any:
     raise NotWritable(f"a {type(value).__name__}")
 
 
+def local_table(local: LocalTraining) -> Table:
+    """Return the table `local` of an experiment file, without Python functions.
+
+    Optimiser and learning rate stand in it even if they are the defaults.
+
+    Raises:
+        NotWritable: no experiment file can hold one of the options.
+    """
+    named = {} if callable(local.optimizer) else {"optimizer": local.optimizer}
+    return {**named, **table_of(local, *local.functions)}
+
+
 def method_table(method: Method, local: LocalTraining) -> Table:
     """Return the table of a method in an experiment file.
 

@@ -61,6 +61,7 @@ from vergence.experiment.trust import (
 )
 from vergence.privacy.poisoning.data import DataPoison
 from vergence.privacy.poisoning.updates import Poison
+from vergence.results.run_files import with_former_defaults
 from vergence.training.device import choose_device
 from vergence.training.pruning import Gradual
 from vergence.wire.codecs import Compression
@@ -313,7 +314,7 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}); mend it") from None
     if in_run_folder(path):
-        sender = path
+        sender, table = path, with_former_defaults(table)
     else:
         # In a run folder names stay as the run recorded them.
         table = resolve_code_paths(table, path.parent)
@@ -401,12 +402,8 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     model = build_model(table["model"], home)
     # A device that is missing is refused now, before anything is written.
     choose_device(plan.device)
-    methods = {}
-    for entry in method_tables(table):
-        label, method = build_method(entry, table.get("local", {}))
-        if label in methods:
-            raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
-        methods[label] = method
+    methods = build_methods(table)
+    table = with_rates(table, list(methods.values()))
     sweep = build_sweep(table, list(methods))
     tuning = record_from_table(Tuning, table["tuning"], "tuning") if "tuning" in table else None
     ran = current_trust().loaded_code
@@ -611,6 +608,17 @@ def method_table(entry: Any) -> Table:
     return table
 
 
+def build_methods(table: Table) -> dict[str, Method]:
+    """Build an experiment's methods, by label."""
+    methods = {}
+    for entry in method_tables(table):
+        label, method = build_method(entry, table.get("local", {}))
+        if label in methods:
+            raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
+        methods[label] = method
+    return methods
+
+
 def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     """Build a method from its entry; return its label and the method.
 
@@ -630,10 +638,36 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     entry.pop("sweep", None)
     own = as_table(entry.pop("local", {}), "local")
     merged = merge(as_table(local, "local"), own)
+    merged.setdefault("optimizer", kind.local.optimizer)
     parts: dict[str, Any] = {"local": record_from_table(LocalTraining, merged, "local")}
     if "base" in {f.name for f in fields(kind)}:
         parts["base"] = build_method(method_table(entry.pop("base", "fedavg")), merged)[1]
     return label, record_from_table(kind, entry, f"method ({name})", **parts)
+
+
+def with_rates(table: Table, methods: Sequence[Method]) -> Table:
+    """Return a table that names every method's optimiser and learning rate.
+
+    A run's config has them, so that it means the same when defaults change.
+
+    Args:
+        table: the experiment's table.
+        methods: its methods, in the order of the table.
+    """
+    common = record_from_table(LocalTraining, table.get("local", {}), "local")
+    named = {"optimizer": common.optimizer, "lr": common.lr}
+    # Nothing is reordered: the digest of a table that names both stays as it was.
+    table = {**table, "local": {**table.get("local", {}), **named}}
+    entries = table["methods"] if "methods" in table else [table["method"]]
+    whole = []
+    for entry, full, method in zip(entries, method_tables(table), methods, strict=True):
+        own = full.get("local", {})
+        merged = merge(table["local"], own)
+        differ = {
+            k: getattr(method.local, k) for k in named if getattr(method.local, k) != merged[k]
+        }
+        whole.append({**full, "local": {**own, **differ}} if differ else entry)
+    return table | ({"methods": whole} if "methods" in table else {"method": whole[0]})
 
 
 def check_label(label: Any) -> None:

@@ -72,6 +72,7 @@ class FedRidge(Method[RidgeModel, Layers]):
     own_part: bool = True
     weights: Literal["samples", "equal"] = "samples"
 
+    closed_form: ClassVar[bool] = True
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("products",), metrics=()),
         "tune": Exposure(trees=(), metrics=()),

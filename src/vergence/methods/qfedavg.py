@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.layers.averaged_statistics import with_statistics_of
+from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import AveragingMethod, NoState
 from vergence.errors import ConfigError
@@ -33,6 +34,7 @@ class QFedAvg(AveragingMethod[NoState]):
     ICLR 2020, Algorithm 2.
     """
 
+    local: LocalTraining = LocalTraining(optimizer="sgd")
     q: Annotated[float, Ge(0)] = 1.0
     lipschitz: Annotated[float, Gt(0)] | None = None
 

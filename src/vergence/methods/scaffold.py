@@ -56,6 +56,7 @@ class Scaffold(Method[Controlled, ControlVariate]):
     gradient of 1.
     """
 
+    local: LocalTraining = LocalTraining(optimizer="sgd")
     option: Literal["I", "II"] = "II"
     server_lr: Annotated[float, Gt(0)] = 1.0
 

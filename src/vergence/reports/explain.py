@@ -76,6 +76,8 @@ def explain(experiment: Experiment, console: Console) -> None:
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
+        how = "in closed form, without steps" if method.closed_form else method.local.sentence
+        console.print(f"  local training: {how}", highlight=False, markup=False)
         diagram = flow(method, task, privacy, bool(plan.silos))
         console.print(diagram, highlight=False, markup=False)
         wire = experiment.plan.wire

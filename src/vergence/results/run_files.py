@@ -242,7 +242,26 @@ def read_config(path: Path) -> dict[str, Any]:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path} is damaged: it is no valid TOML ({error}); {AGAIN}") from None
-    return checked(path, content, Config)
+    return with_former_defaults(checked(path, content, Config))
+
+
+def with_former_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's config with the defaults that an older run was made with.
+
+    Since 0.2.0 a config names its optimiser, learning rate and rounds. Before, a run without them
+    had trained by `sgd` at 0.05, for 20 rounds.
+    """
+    local, run = config.get("local", {}), config.get("run", {})
+    if not isinstance(local, dict) or not isinstance(run, dict):
+        return config
+    former: dict[str, Any] = {"lr": 0.05}
+    # An optimiser that is a Python function stands with the method.
+    if not isinstance(method := config.get("method"), dict) or "optimizer" not in method:
+        former["optimizer"] = "sgd"
+    # In the order of the file, as its digest is of the text.
+    return {**config, "local": local | {k: v for k, v in former.items() if k not in local}} | (
+        {} if "rounds" in run else {"run": {**run, "rounds": 20}}
+    )
 
 
 def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
