@@ -1,0 +1,269 @@
+"""What a person gains by joining, by number of own pictures, with models that stopped gaining.
+
+    python -m benchmarks.pictures_by_samples --out docs/results/pictures_by_samples.csv
+
+VERGENCE_DATA names the folder with `crowd` and `osie`. Each viewer has so many training pictures of
+their own, chosen at random, and all validation and test pictures. Everybody trains in rounds of 20
+steps until the mean NSS on validation pictures has not improved for 60 steps, or for 20 rounds, and
+the scores are those of the evaluation with the best validation NSS. Fine-tuning trains for as many
+rounds as FedAvg did. Every row has the same search: two settings (learning rates; of the nearest
+picture two blurs), tried with seed 0 on six viewers of `crowd`. OSIE gets the setting with the
+better mean there, so nothing was chosen on its viewers.
+
+A finished run is two lines of the file, without and with the own prior (`personal_prior = "auto"`,
+the same trained model), appended at once; runs that are there are not run again. Columns: steps of
+gradient descent that each person took, kB that each person sent, CPU seconds, the mean NSS on
+validation pictures, the smallest loss against training alone that the test can show, and the NSS of
+each viewer. The smallest loss is 2.8 (1.96 + 0.84: found in 80 of 100 tests) standard errors of the
+difference over a viewer's test pictures, as a share of the NSS alone, for the viewer for whom it is
+largest; each picture's NSS is kept in a folder beside the file for it. `--curves` is a second file
+with a line for each evaluation on the way: the mean NSS without the own prior.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import vergence as vg
+from benchmarks.common.options import options
+from vergence.core.data import Samples, Splits
+from vergence.data.few_data import FewSamples
+from vergence.metrics import saliency
+from vergence.metrics.gaze_maps import fixation_counts, smoothed
+from vergence.metrics.map_priors import static_priors
+from vergence.metrics.personal_priors import BANK, ROW
+
+GRID = (30, 40)
+LOCAL = vg.LocalTraining(steps=20, batch=10, optimizer="adamw", weight_decay=0.01)
+ROUNDS, TUNING_EPOCHS = 20, 10
+KEYS = ["set", "method", "samples", "seed", "setting"]
+FACTS = [*KEYS, "prior", "round", "steps", "kB_up", "cpu_s", "validation", "smallest_loss"]
+VIEWERS = [f"v{number:02d}" for number in range(15)]
+POWER = 1.96 + 0.84
+RATES = (1e-3, 3e-3)
+BLURS = (0.1, 0.2)
+CHOSEN_ON = "crowd"
+BASELINES = "baselines"
+METHODS: Mapping[str, vg.Method] = {
+    "alone": vg.methods.LocalOnly(),
+    "FedAvg": vg.methods.FedAvg(),
+    "fine-tuning": vg.methods.FedAvgFT(tune_epochs=TUNING_EPOCHS),
+    "FedCPF": vg.methods.FedCPF(rate=0.1),
+    "random choice": vg.methods.FedCPF(rate=0.1, select="random"),
+    "interpolation": vg.methods.Interpolation(),
+    "FedPer": vg.methods.FedPer(),
+    "Ditto": vg.methods.Ditto(),
+}
+READERS = {"crowd": vg.data.Eyecrowd(viewers=(0, 1, 2, 3, 4, 6)), "osie": vg.data.Osie()}
+"""Of `crowd` six viewers, for time; the gaze of viewer 5 is displaced on all pictures."""
+FITS = {"interpolation": 3, "Ditto": 2}
+"""Times that a person trains for `LOCAL.steps` in a round; others once."""
+
+
+PICTURES: dict[float, Tensor] = {}
+"""Mean NSS -> the NSS of each picture, of all that was measured: runs keep the means alone."""
+
+
+@dataclass(frozen=True)
+class Pictures(vg.tasks.GazeMap):
+    """Gaze maps that are scored by NSS alone, without and with the own prior."""
+
+    uses_validation: ClassVar[bool] = False
+
+    def metrics(
+        self, outputs: Tensor, samples: Samples, threshold: float | None = None
+    ) -> dict[str, float]:
+        """Return the NSS of the network's maps, and of these times the own prior."""
+        prior = samples.banks[BANK].rows[samples.columns[ROW]][:, None]
+        plain = self._nss(outputs - prior.to(outputs.dtype), samples)
+        return {"nss": plain, "nss_own_prior": self._nss(outputs, samples), "score": plain}
+
+    def evaluate(self, outputs: Tensor, samples: Samples, *validation: Any) -> dict[str, float]:
+        """Return `metrics`: NSS needs no threshold."""
+        return self.metrics(outputs, samples)
+
+    def _nss(self, outputs: Tensor, samples: Samples) -> float:
+        scored = self._scored(outputs, samples)
+        each = saliency.nss(scored.maps, scored.points)
+        mean = float(each.mean())
+        PICTURES[mean] = each
+        return mean
+
+
+def task() -> Pictures:
+    """Return the task of all runs."""
+    network = vg.models.GlcFeatures(grid=GRID, width=32)
+    how = {"sigma": 0.02, "score_from": "f1_best", "personal_prior": "auto"}
+    return Pictures(network, criterion="kl", **how)
+
+
+def viewers(name: str, samples: int) -> vg.Federation:
+    """Return a set's viewers, each with so many training pictures of their own."""
+    whole = READERS[name].load(str(Path(os.environ.get("VERGENCE_DATA", "VERGENCE_DATA")) / name))
+    return FewSamples(samples_per_person=samples).apply(whole)
+
+
+def measure(out: Path, curves: Path, method: str, samples: int, seed: int) -> None:
+    """Run what is missing for this method and number of pictures, and append each run."""
+    for name in ("crowd", "osie"):
+        everybody = viewers(name, samples)
+        row: dict[str, Any] = {"set": name, "method": method, "samples": samples, "seed": seed}
+        if method == BASELINES:
+            baselines(out, everybody, row)
+            continue
+        for rate in RATES if (name, seed) == ("crowd", 0) else [chosen(out, method, samples)]:
+            row["setting"] = rate
+            if not present(out, row):
+                train(out, curves, row, everybody)
+
+
+def baselines(out: Path, everybody: vg.Federation, row: dict[str, Any]) -> None:
+    """Append the rows without learning."""
+    maps = static_priors(everybody, *GRID)
+    for method, prior in (("crowd's map", "global prior"), ("own map", "personal prior")):
+        if not present(out, known := {**row, "method": method, "setting": 0.0}):
+            made = maps[prior]
+            scores = {
+                p: score(made(p)[None, None].expand(len(s.test), 1, -1, -1), s.test)
+                for p, s in everybody.people.items()
+            }
+            append(out, [{**known, "prior": "none", **scores}], [*FACTS, *VIEWERS])
+    for blur in BLURS:
+        if not present(out, known := {**row, "method": "nearest picture", "setting": blur}):
+            prepared = task().network.prepare(everybody)
+            scores = {p: score(nearest(s, blur), s.test) for p, s in prepared.people.items()}
+            append(out, [{**known, "prior": "none", **scores}], [*FACTS, *VIEWERS])
+
+
+def nearest(splits: Splits, blur: float) -> Tensor:
+    """Return the map of the own training picture with the most similar mean frozen features."""
+    test, train = (
+        normalize(part.take(slice(None))["frames"].float().mean((1, 3, 4)))
+        for part in (splits.test, splits.train)
+    )
+    counts = fixation_counts(splits.train.columns["points"].double(), *GRID)
+    return smoothed(counts[(test @ train.T).argmax(1)], blur)
+
+
+def score(maps: Tensor, samples: Samples) -> float:
+    """Return the mean NSS of maps `[samples, 1, rows, columns]`."""
+    outputs = (maps / maps.sum((-1, -2), keepdim=True)).clamp(min=1e-12).log()
+    return round(Pictures._nss(task(), outputs, samples), 4)
+
+
+def train(out: Path, curves: Path, row: dict[str, Any], everybody: vg.Federation) -> None:
+    """Train one row to the end, and append it."""
+    began = sum(os.times()[:4])
+    name, samples, seed = row["method"], row["samples"], row["seed"]
+    method = replace(METHODS[name], local=replace(LOCAL, lr=row["setting"]))
+    how: dict[str, Any] = {"seed": seed, "workers": 1, "progress": False}
+    if name == "fine-tuning":
+        how |= {"rounds": common_rounds(out, row), "evaluate_every": 0}
+    else:
+        # Both say: no better validation score for 60 steps.
+        every, patience = (1, 3) if samples < 100 else (3, 1)
+        stopping = vg.EarlyStopping(patience=patience)
+        how |= {"rounds": ROUNDS, "evaluate_every": every, "early_stopping": stopping}
+    run = vg.train(method, task(), everybody, **how)
+    scores = run.curves.set_index(["point", "round", "person"]).sort_index()
+    scores = scores[["nss", "nss_own_prior"]]
+    means = scores.groupby(["point", "round"]).mean().nss
+    best = int(means["V0"].idxmax()) if "V0" in means else how["rounds"]
+    sent = run.history.bytes_up.cumsum() / 1000
+    tuning = TUNING_EPOCHS * -(-samples // LOCAL.batch) if name == "fine-tuning" else 0
+    row = {**row, "round": best, "steps": FITS.get(name, 1) * LOCAL.steps * best + tuning}
+    row |= {"kB_up": round(sent[best], 1), "cpu_s": round(sum(os.times()[:4]) - began, 1)}
+    row["validation"] = round(means["V0"][best], 4) if "V0" in means else None
+    own = scores.loc["P0", best]
+    rows = []
+    for prior, column in (("none", "nss"), ("own", "nss_own_prior")):
+        pictures = {person: PICTURES[value].numpy() for person, value in own[column].items()}
+        loss = smallest_loss(out.with_suffix(""), row, prior, pictures)
+        known = {"prior": prior, "smallest_loss": loss}
+        rows.append({**row, **known, **own[column].round(4).to_dict()})
+    append(out, rows, [*FACTS, *VIEWERS])
+    on_the_way = means["P0"].round(4).rename("nss").reset_index()
+    append(curves, on_the_way.assign(**{key: row[key] for key in KEYS}), [*KEYS, "round", "nss"])
+    print({**row, "nss": own.mean().round(3).to_dict()}, flush=True)
+
+
+def smallest_loss(
+    folder: Path, row: Mapping[str, Any], prior: str, pictures: Mapping[str, np.ndarray]
+) -> float:
+    """Keep the NSS of each picture, and return the smallest loss that a test of them can show."""
+    folder.mkdir(exist_ok=True)
+    where = "{set}-{samples}-{seed}".format(**row)
+    np.savez(
+        folder / "{}-{method}-{setting}-{prior}.npz".format(where, **row, prior=prior), **pictures
+    )
+    rate = (
+        row["setting"]
+        if row["set"] == CHOSEN_ON
+        else chosen(folder.with_suffix(".csv"), "alone", row["samples"])
+    )
+    alone = np.load(folder / f"{where}-alone-{rate}-none.npz")
+    losses = []
+    for person, mine in pictures.items():
+        error = (alone[person] - mine).std(ddof=1) / len(mine) ** 0.5
+        losses.append(POWER * error / alone[person].mean())
+    return round(float(max(losses)), 4)
+
+
+def common_rounds(out: Path, row: Mapping[str, Any]) -> int:
+    """Return after how many rounds FedAvg was best with these settings."""
+    table = pd.read_csv(out).set_index(KEYS)
+    return int(table.loc[tuple({**row, "method": "FedAvg"}[key] for key in KEYS), "round"].iloc[0])
+
+
+def present(out: Path, row: Mapping[str, object]) -> bool:
+    """Return whether the file has this run."""
+    if not out.exists():
+        return False
+    done = set(pd.read_csv(out)[KEYS].itertuples(index=False, name=None))
+    return tuple(row[key] for key in KEYS) in done
+
+
+def chosen(out: Path, method: str, samples: int) -> float:
+    """Return the setting with the better mean NSS of the viewers of `crowd`, with seed 0."""
+    table = pd.read_csv(out)
+    same = (table.set == CHOSEN_ON) & (table.method == method) & (table.samples == samples)
+    tried = table[same & (table.seed == 0) & (table.prior == "none")]
+    return float(tried.loc[tried[VIEWERS].mean(axis=1).idxmax(), "setting"])
+
+
+def append(out: Path, rows: Any, columns: list[str]) -> None:
+    """Append rows, with a header if the file is new."""
+    table = pd.DataFrame(rows).reindex(columns=columns)
+    table.to_csv(out, mode="a", header=not out.exists(), index=False)
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    asked = options(
+        __doc__,
+        out="runs/pictures_by_samples.csv",
+        curves="runs/pictures_curves.csv",
+        samples="200,20",
+        seeds="0",
+        methods="",
+    )
+    torch.set_num_threads(1)
+    names = asked.methods.split(",") if asked.methods else [BASELINES, *METHODS]
+    sizes = [int(number) for number in asked.samples.split(",")]
+    for seed, method, samples in product(asked.seeds.split(","), names, sizes):
+        measure(Path(asked.out), Path(asked.curves), method, samples, int(seed))
+
+
+if __name__ == "__main__":
+    main()
