@@ -40,7 +40,7 @@ def corner(tmp_path, monkeypatch):
     monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(glc_vit, "BLOCKS", 1)
     monkeypatch.setattr(choice, "SIMPLEST_FIRST", (prior_name(0.5), prior_name(1.0)))
-    trained = read_run(run(tmp_path, CLIPS))
+    trained = read_run(run(tmp_path, CLIPS)).without_tuned_prior()
     clips = trained.loaded.raw.people[trained.ready.clients[0]].train.subset(torch.arange(6))
     points = torch.full_like(clips.columns["points"], 0.12)
     return trained, Samples({**clips.columns, "points": points}, clips.banks)

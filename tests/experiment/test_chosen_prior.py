@@ -5,6 +5,7 @@ Training knows nothing of it, so states are those of a run without a prior, bit 
 
 import csv
 import io
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -14,13 +15,16 @@ from rich.console import Console
 
 import vergence
 from tests.cli.commands import run
+from vergence.experiment.schema import read
 from vergence.experiment.trained_run import read_run
 from vergence.metrics.personal_priors import FOLDS, ROW, whole_prior
 from vergence.model_tools.onnx_export import TOLERANCE, export
 from vergence.models.glc import glc_vit
+from vergence.reports.explain import explain
 from vergence.tasks.gaze_map import EXPONENTS
 from vergence.video.predict_maps import heat_maps
 
+ROOT = Path(__file__).resolve().parents[2]
 MAPS = """
 task       = { name = "gaze_map", sigma = 0.05, score_from = "f1_best", OPTIONS }
 model      = { name = "glc_features", grid = [6, 8], width = 8 }
@@ -169,3 +173,53 @@ def test_predicted_videos_and_scores_have_the_same_prior(tmp_path, monkeypatch, 
 
     assert apart(trained.tune_prior(params, person)) < 0.01
     assert apart(trained.ready.people[person]) > 0.1
+
+
+def settled(folder, options, more=""):
+    """The amount of prior in the table, and in the task, of an experiment with these options."""
+    (folder / "one.toml").write_text(MAPS.replace(", OPTIONS", options) + more)
+    experiment = vergence.load_experiment(folder / "one.toml")
+    return experiment.table["task"]["personal_prior"], experiment.task(0).personal_prior
+
+
+def test_maps_have_the_prior_unless_a_protection_or_the_file_forbids_it(tmp_path):
+    solver = "[privacy]\nsolver = { noise = 1.0, clip = 1.0, delta = 1e-5 }\n"
+    assert settled(tmp_path, "") == ("auto", "auto")
+    assert settled(tmp_path, ", personal_prior = 0.0") == (0.0, 0.0)
+    assert settled(tmp_path, "", solver) == (0.0, 0.0)
+
+
+def test_a_run_directory_that_says_nothing_of_a_prior_has_none(runs, tmp_path):
+    """It is older than the default, and its models must predict as before."""
+    text = (runs[NONE] / "fedavg" / "config.toml").read_text()
+    (tmp_path / "config.toml").write_text(text.replace("personal_prior = 0.0\n", ""))
+    assert "personal_prior" not in (tmp_path / "config.toml").read_text()
+    assert vergence.load_experiment(tmp_path / "config.toml").task(0).personal_prior == 0.0
+
+
+def test_a_task_in_python_gets_the_prior_too_and_opens_its_run(tmp_path):
+    network = vergence.models.GLCFeatures(grid=(6, 8), width=8)
+    task = vergence.tasks.GazeMap(network, sigma=0.05, score_from="f1_best")
+    people = vergence.data.OSIE(images=60, viewers=(0, 1, 2), size=(64, 48))
+    local = vergence.LocalTraining(steps=1, batch=4, lr=1e-3)
+    how = {"rounds": 1, "evaluate_every": 0, "workers": 1, "local": local, "progress": False}
+    vergence.train(vergence.methods.FedAvg(), task, people, out=tmp_path / "run", **how)
+    again = vergence.open_run(tmp_path / "run", task=task)
+    assert again.experiment.task(0).personal_prior == "auto"
+
+
+def test_explain_says_what_the_prior_tells_of_a_person(tmp_path):
+    said = io.StringIO()
+    for options in ("", ", personal_prior = 0.0"):
+        settled(tmp_path, options)
+        experiment = vergence.load_experiment(tmp_path / "one.toml")
+        explain(experiment, Console(file=said))
+    assert said.getvalue().count("own prior: everybody's predictions use where this person") == 1
+
+
+def test_shipped_experiments_name_their_prior():
+    """So that their fingerprints and tables do not move with the default."""
+    folders = (ROOT / "experiments", ROOT / "src" / "vergence" / "experiments")
+    for path in sorted(path for folder in folders for path in folder.glob("*.toml")):
+        task = read(path).get("task", {})
+        assert task.get("name") != "gaze_map" or "personal_prior" in task, path.name

@@ -10,7 +10,7 @@ from vergence.models.glc import glc_vit
 from vergence.video.predict_maps import heat_maps, samples, stream_maps
 
 CLIPS = """
-task       = { name = "gaze_map" }
+task       = { name = "gaze_map", personal_prior = 0.0 }
 model      = { name = "glc_vit", preset = "tiny64" }
 federation = { name = "ego_synthetic", people = 2, clips = 10, windows = 1 }
 method     = { name = "reptile", episodes = 1, inner_steps = 1, steps = 1 }
@@ -74,7 +74,8 @@ def test_a_causal_model_streams_through_the_whole_video(tmp_path, monkeypatch, o
     text = text.replace(
         '{ name = "reptile", episodes = 1, inner_steps = 1, steps = 1 }', '"fedper"'
     )
-    text = text.replace('"gaze_map" }', '"gaze_map", temperature = 2.0, personal_prior = 0.5 }')
+    with_prior = '"gaze_map", temperature = 2.0, personal_prior = 0.5 }'
+    text = text.replace('"gaze_map", personal_prior = 0.0 }', with_prior)
     trained = read_run(run(tmp_path, text))
     one, other = trained.clients
     frames = trained.loaded.raw.people[one].test.banks["frames"].rows[:7].numpy()

@@ -142,13 +142,14 @@ def open_source(
         )
     if not (folder / "results.json").is_file() or not read(folder).runs[0].results.get("folds"):
         checksums.check(folder)
-        return Source(_check_adaptable(read_run(folder, seed, experiment, clients=False)), {})
+        trained = read_run(folder, seed, experiment, clients=False).without_tuned_prior()
+        return Source(_check_adaptable(trained), {})
     everybody: HeldOut = find_held_out(folder)
     left_out = everybody.folders
     who = person if person is not None and person in left_out else next(iter(left_out))
     fold = Path(os.path.normpath(everybody.folders[who]))
     checksums.check(fold)
-    trained = _check_adaptable(read_run(fold, seed, clients=False))
+    trained = _check_adaptable(read_run(fold, seed, clients=False).without_tuned_prior())
     if not isinstance(trained.task, GazeAngle):
         return Source(trained, {})
     return Source(trained, own_priors(everybody, (who,), trained.task.seed).get(who, {}))
@@ -299,6 +300,8 @@ def _settings(
     """Settings of an adapted model's experiment, without the model that it starts from."""
     whole = trained.experiment.table
     task = dict(whole["task"])
+    if "personal_prior" in task:
+        task["personal_prior"] = getattr(trained.task, "personal_prior", 0.0)
     network = {key: value for key, value in whole["model"].items() if key != "start"}
     if isinstance(model.correction, KernelCorrection):
         samples, inputs = model.correction.centres.shape

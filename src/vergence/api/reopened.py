@@ -106,6 +106,10 @@ def _check_objects(
     objects["model"] = objects["task"].network
     # The run's task has seed 0 here, and the class names of its data.
     objects["task"] = replace(_with_names(objects["task"], experiment.dataset), seed=0)
+    if getattr(objects["task"], "personal_prior", 0.0) is None:
+        # The run decided what the caller left open.
+        choice = getattr(parts["task"], "personal_prior", 0.0)
+        objects["task"] = replace(objects["task"], personal_prior=choice)
     for part, expected in parts.items():
         if comparable(expected) != comparable(objects[part]):
             raise _mismatch(run, part, table[part], describe(objects[part]))

@@ -96,7 +96,8 @@ def membership_rates(saved: TrainedRun, data: Federation, quick: bool, tick: Tic
         if starting_model.people_learned_from(start, data.name, data.clients)
         else "",
         "task.personal_prior is made of all of a person's frames, also of those left out"
-        if saved.task.own_prior
+        # A tuned prior only enters predictions: losses of the network do not contain it.
+        if saved.task.own_prior and not saved.task.tunes_prior
         else "",
     )
     why = next(filter(None, reasons), "")

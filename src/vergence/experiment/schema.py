@@ -275,6 +275,11 @@ def load(
     try:
         with under(replace(current_trust(), trust_code=True) if trust_code else current_trust()):
             table = read(path)
+            if path.name == "config.toml":
+                # A run directory that leaves the own prior open is older than its default.
+                task = table.get("task")
+                if isinstance(task, dict) and task.get("name") == "gaze_map":
+                    task.setdefault("personal_prior", 0.0)
             for item in sets:
                 override(table, item)
             return check(table if only is None else with_one_method(table, only), path.parent)
@@ -462,7 +467,9 @@ def build_plan(table: Table, home: Path | None = None) -> Plan:
 
 
 def check_combinations(experiment: Experiment) -> Experiment:
-    """Return the experiment unchanged if its settings and methods can be combined.
+    """Return the experiment if its settings and methods can be combined.
+
+    A task whose own prior is left open gets it, or none (`with_prior_setting`).
 
     Raises:
         ConfigError: two settings, or a setting and a method, exclude each other; the message names
@@ -478,6 +485,7 @@ def check_combinations(experiment: Experiment) -> Experiment:
             "run: rounds must be >= 1; got 0, which is for a run that only measures the model that "
             "it starts from (model.start)"
         )
+    experiment = with_prior_setting(experiment)
     task = experiment.task(experiment.plan.seeds[0])
     for label, method in experiment.methods.items():
         try:
@@ -485,6 +493,27 @@ def check_combinations(experiment: Experiment) -> Experiment:
         except ConfigError as error:
             raise ConfigError(f"method '{label}': {error}") from error
     return experiment
+
+
+def with_prior_setting(experiment: Experiment) -> Experiment:
+    """Return the experiment with the own prior that its task leaves open (None) written down.
+
+    It is `auto`, or 0 where a method refuses priors or `privacy.solver` hides single samples. Run
+    directories have the choice in their config.toml, so that it stays what it was.
+    """
+    task = experiment.task(experiment.plan.seeds[0])
+    if getattr(task, "personal_prior", 0.0) is not None:
+        return experiment
+    choice: str | float = "auto" if experiment.plan.privacy.solver is None else 0.0
+    for method in experiment.methods.values():
+        try:
+            method.check(replace(task, personal_prior=choice))
+        except ConfigError:
+            # If the prior is not the reason, the run is refused without it, too.
+            choice = 0.0
+    table = {**experiment.table, "task": {**experiment.table["task"], "personal_prior": choice}}
+    built = experiment.built and replace(experiment.built, personal_prior=choice)
+    return replace(experiment, table=table, built=built)
 
 
 def python_parts(table: Mapping[str, Any]) -> str:

@@ -193,6 +193,15 @@ class TrainedRun:
             self, evaluation_data=replace(self.ready, people={**self.ready.people, person: parts})
         )
 
+    def without_tuned_prior(self) -> TrainedRun:
+        """Return the run without the prior that validation data tune, if its task has such a prior.
+
+        Its network was trained without it, so that others may start from the network alone.
+        """
+        if not self.task.tunes_prior:
+            return self
+        return replace(self, task=replace(self.task, personal_prior=0.0))  # type: ignore[call-arg]
+
     def offers_newcomer(self, whole: bool = False) -> bool:
         """Return whether the server sends parameters to an unseen client.
 

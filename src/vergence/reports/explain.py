@@ -46,10 +46,16 @@ LAB_WEIGHTS = {
 }
 
 
+OWN_PRIOR = (
+    "own prior: everybody's predictions use where this person looked in training; it is computed "
+    "on the person's machine and no message contains it, but test scores depend on it, and a "
+    "person's exported model contains it (task.personal_prior = 0: none)"
+)
+
+
 def explain(experiment: Experiment, console: Console) -> None:
     """Print, for every method of an experiment, the flow of data and who learns what."""
-    task = experiment.task(experiment.plan.seeds[0])
-    plan = experiment.plan
+    task, plan = experiment.task(experiment.plan.seeds[0]), experiment.plan
     # Data are read only where a budget is forecast from them: without protections an experiment
     # can be explained on a machine that has no data.
     foreseen = any(protection.forecasts for protection in protections(plan))
@@ -60,6 +66,8 @@ def explain(experiment: Experiment, console: Console) -> None:
     privacy = plan.privacy
     if experiment.few_data:
         console.print(f"few data: {experiment.few_data.sentence()}", markup=False, soft_wrap=True)
+    if task.own_prior:
+        console.print(OWN_PRIOR, markup=False, soft_wrap=True)
     if grouping := experiment.dataset.grouping:
         console.print(f"clients: {grouping}", markup=False, soft_wrap=True)
     if (start := experiment.model.start) is not None:

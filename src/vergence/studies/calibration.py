@@ -299,6 +299,7 @@ def _curve_of_person(
     fitted: Mapping[str, FittedCalibration | ResidualKernel],
 ) -> dict[str, list[float]]:
     """Return the curves of one person and seed, by kind."""
+    trained = trained.without_tuned_prior()
     task, data = trained.task, trained.ready.people[person]
     _check_run(trained, person, options)
     pulls = dict.fromkeys((*options.pulls, *(PULLS if options.adapt else ())))

@@ -18,7 +18,7 @@ from vergence.metrics.personal_priors import choose_prior_amount
 
 
 class PriorTask(Task):
-    """Base of tasks with the option `personal_prior`: 0 for none, an amount, or `auto`."""
+    """Base of tasks with the option `personal_prior`: 0 for none, an amount, `auto`, or None."""
 
     personal_prior: Any
 

@@ -85,7 +85,8 @@ class GazeMap(PriorTask):
         personal_prior: exponent of a person's own prior, by which the network's map is multiplied:
             map * prior^a, scaled to sum 1; 0: no prior. It stays with the person. With `auto`
             (formerly `chosen`) the network trains without the prior, and a person's validation data
-            choose one of `EXPONENTS` for each model that predicts for the person.
+            choose one of `EXPONENTS` for each model that predicts for the person. None: a run takes
+            `auto` if its methods and protections allow a prior, else 0.
         prior_in: `training`: the loss sees the product; `prediction`: only predictions do.
         look_ahead: number of following frames of the sample whose gaze is mixed into the label of a
             frame: half of the label is from the frame's own gaze, half is the mean over the
@@ -102,7 +103,7 @@ class GazeMap(PriorTask):
     field_of_view_deg: Annotated[float, Interval(gt=0, lt=180)] = 60.0
     hit_average: Literal["clips", "frames"] = "clips"
     score_from: Literal["f1_hit", "f1_glc", "f1_best"] = "f1_hit"
-    personal_prior: Annotated[float, Interval(ge=0, le=4)] | Literal["auto", "chosen"] = 0.0
+    personal_prior: Annotated[float, Interval(ge=0, le=4)] | Literal["auto", "chosen"] | None = None
     prior_in: Literal["training", "prediction"] = "training"
     look_ahead: Annotated[int, Ge(0)] = 0
 
