@@ -17,7 +17,13 @@ from vergence.core.task import Model
 from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
-from vergence.metrics.map_priors import motion_maps, seen_by_others, static_priors
+from vergence.metrics.map_priors import (
+    looks_of,
+    motion_maps,
+    nearest_maps,
+    seen_by_others,
+    static_priors,
+)
 from vergence.tasks.gaze_map import GazeMap, with_next
 
 NAN = math.nan
@@ -350,7 +356,8 @@ def test_priors_by_hand():
     Only scene 1 was seen by two people, ann and bob, who both looked right there.
     """
     rows = TASK.priors(federation())
-    assert list(rows) == ["uniform", "centre", "global prior", "personal prior", "other people"]
+    guesses = ["uniform", "centre", "global prior", "personal prior"]
+    assert list(rows) == [*guesses, "nearest picture", "other people"]
     assert set(rows["other people"]) == {"ann", "bob"}
     assert all(set(rows[p]) == {"ann", "bob", "cem"} for p in list(rows)[:4])
     assert rows["uniform"]["ann"]["nss"] == 0
@@ -382,9 +389,30 @@ def test_motion_is_a_baseline_where_a_network_is_given_it():
     assert heat.sum() == pytest.approx(1)
     assert divmod(int(heat.argmax()), 8) == (4, 2)
     rows = GazeMap(ShownModel()).priors(Federation("three", people))
-    assert list(rows)[4] == "motion"
+    assert list(rows)[5] == "motion"
     assert rows["motion"]["ann"]["nss"] > rows["motion"]["bob"]["nss"]
     assert rows["motion"]["ann"]["auc_judd"] > 0.5
+
+
+@pytest.mark.parametrize("kind", ["pictures", "features"])
+def test_the_nearest_picture_s_gaze_is_that_of_the_most_alike_training_sample(kind):
+    """Left and right halves are bright; the test picture is a darker copy of the second one."""
+    pictures = torch.zeros(4, 16, 16, 3, dtype=torch.uint8)
+    pictures[0, :, :8], pictures[1, :, 8:], pictures[2, :, 8:], pictures[3, :, :8] = 200, 200, 90, 9
+    features = torch.eye(4)[[0, 1, 1, 0], :, None, None].expand(4, 4, 2, 2).half()
+    bank = SharedRows(pictures if kind == "pictures" else features, "frame_ids")
+
+    def shown(rows, points):
+        columns = {"frame_ids": torch.tensor(rows)[:, None], "points": torch.tensor(points)}
+        return Samples(columns, {"frames": bank})
+
+    train = shown([0, 1], [[[[0.1, 0.5]]], [[[0.9, 0.5]]]])
+    other = shown([3, 2], [[[[0.5, 0.5]]], [[[0.5, 0.5]]]])
+    val, test = nearest_maps(Splits(train, other, other), looks_of(bank.rows), 8, 8)
+    assert torch.equal(val, test)
+    assert test.shape == (2, 1, 8, 8)
+    torch.testing.assert_close(test.sum((1, 2, 3)), torch.ones(2).double())
+    assert [divmod(int(m.argmax()), 8) for m in test] == [(4, 0), (4, 7)]
 
 
 def test_global_prior_is_the_same_map_for_all_and_weighs_every_look():
@@ -417,7 +445,8 @@ def test_other_people_are_those_on_the_same_scene_and_frame():
 def test_priors_without_shared_scenes_have_no_row_for_other_people():
     fed = federation()
     alone = Federation("one", {"cem": fed.people["cem"]})
-    assert list(TASK.priors(alone)) == ["uniform", "centre", "global prior", "personal prior"]
+    guesses = ["uniform", "centre", "global prior", "personal prior"]
+    assert list(TASK.priors(alone)) == [*guesses, "nearest picture"]
 
 
 @pytest.mark.data

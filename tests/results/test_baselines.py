@@ -37,6 +37,15 @@ def test_rows_that_do_not_beat_the_learner_alone_are_named(study, value, end) ->
     assert sentence.endswith(end)
 
 
+def test_a_guess_that_is_better_than_every_learner_alone_takes_its_place(study) -> None:
+    people = study.runs[0].people
+    rows = {"nearest picture": 0.7, "personal prior": 2.2, "other people": 9.0}
+    priors = {name: {p: {"nss": value} for p in people} for name, value in rows.items()}
+    sentence = baselines.alone_sentence(replace(study, priors=priors), "nss")
+    assert sentence.startswith("Without federation: predicting where the person looks most")
+    assert sentence.endswith("has 2.20, and is not beaten by local-only.")
+
+
 def test_where_less_is_better_smaller_means_beat_it(study) -> None:
     people = study.runs[0].people
     priors = {"kernel ridge alone": {p: {"kld": 1.2} for p in people}}

@@ -45,6 +45,7 @@ ALONE = {
     "kernel ridge alone": (
         "kernel ridge regression of each person's own samples alone, in closed form"
     ),
+    "nearest picture": "where the person looked on the most alike picture of their own",
 }
 """Name in priors.csv -> description of a learner that needs neither steps nor other people."""
 NO_GUESS = "an upper reference, not a guess"
@@ -106,11 +107,13 @@ def baseline_sentence(study: StudyResults, metric: str) -> str:
 def alone_sentence(study: StudyResults, metric: str) -> str:
     """Return the sentence on methods that do not beat the best learner alone, by their means.
 
-    `vergence compare` prints it. It is "" if no such learner was measured.
+    `vergence compare` prints it. It is "" if no such learner was measured. A guess that is better
+    than every learner takes its place.
     """
-    by_name = {name: value for name, value in means(study, metric).items() if kind(name) == "alone"}
-    if not by_name:
+    every = means(study, metric)
+    if not any(kind(name) == "alone" for name in every):
         return ""
+    by_name = {name: value for name, value in every.items() if kind(name) != "reference"}
     sign = -1 if metric in study.lower_is_better else 1
     name = max(by_name, key=lambda each: sign * by_name[each])
     rows = {run.title: run.estimates[metric].mean for run in study.runs if metric in run.estimates}

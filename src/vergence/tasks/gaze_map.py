@@ -7,7 +7,7 @@ Used by `adaptation.fine_tuning`, `experiment.sample_maps`, `model_tools.onnx_ex
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -22,7 +22,14 @@ from vergence.errors import ConfigError, DataError
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import label_maps
 from vergence.metrics.intervals import CORRELATION, SHARE, Bounds
-from vergence.metrics.map_priors import motion_maps, own_map, seen_by_others, static_priors
+from vergence.metrics.map_priors import (
+    looks_of,
+    motion_maps,
+    nearest_maps,
+    own_map,
+    seen_by_others,
+    static_priors,
+)
 from vergence.metrics.personal_priors import (
     attach_priors,
     common_map,
@@ -335,8 +342,9 @@ class GazeMap(PriorTask):
         """Return the metrics, by map and person, of maps without learning on all test samples.
 
         The maps are `uniform`, `centre`, `global prior` (everybody's training gaze), `personal
-        prior` (a person's own), `motion` (weighted towards the middle, if the network takes motion)
-        and, for samples that others saw too, `other people`: the others' gaze on that frame.
+        prior` (a person's own), `nearest picture` (the person's gaze at their most alike training
+        sample), `motion` (weighted towards the middle, if the network takes motion) and, for
+        samples that others saw too, `other people`: the others' gaze on that frame.
         The federation must be as `network.prepare` returned it.
         """
         height, width = self.grid(next(iter(federation.people.values())).train)
@@ -351,6 +359,8 @@ class GazeMap(PriorTask):
                 )
                 for person, splits in federation.scored_people.items()
             }
+        if nearest := dict(self._nearest(federation.scored_people, height, width)):
+            table["nearest picture"] = nearest
         moving = {p: s for p, s in federation.scored_people.items() if motion.BANK in s.test.banks}
         if moving:
             table["motion"] = {
@@ -376,6 +386,23 @@ class GazeMap(PriorTask):
                 None if val is None else val.samples,
             )
         return {**table, "other people": rows} if rows else table
+
+    def _nearest(
+        self, people: Mapping[str, Splits], height: int, width: int
+    ) -> Iterator[tuple[str, dict[str, float]]]:
+        """Yield the metrics of people's gaze at their most alike training sample."""
+        looks: dict[int, Tensor] = {}
+        for person, splits in people.items():
+            if "frames" not in splits.train.banks:
+                continue
+            # People mostly share one bank, whose frames are looked at once.
+            rows = splits.train.banks["frames"].rows
+            looks[id(rows)] = looks_of(rows) if id(rows) not in looks else looks[id(rows)]
+            val, test = (
+                self._logits(part).expand(-1, splits.test.columns["points"].shape[1], -1, -1)
+                for part in nearest_maps(splits, looks[id(rows)], height, width)
+            )
+            yield person, self.evaluate(test, splits.test, val, splits.val)
 
     def personal_baseline(self, federation: Federation) -> tuple[str, Mapping[str, Tensor]]:
         """Return the name `personal prior` and, by person, prior as outputs per test sample."""
