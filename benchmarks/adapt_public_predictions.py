@@ -28,17 +28,17 @@ from benchmarks.common.options import options
 from vergence.adaptation.choice import AGAINST_OTHERS, FEWEST, fold_numbers, simplest_way
 from vergence.adaptation.fine_tuning import KERNEL_ALONE, SHARED
 from vergence.adaptation.other_people import RESIDUAL
-from vergence.adaptation.residual_kernel import (
+from vergence.core.randomness import RandomStream
+from vergence.metrics.angles import angular_error_deg
+from vergence.metrics.calibration import orders
+from vergence.models.personal_eye import person_inputs
+from vergence.training.residual_kernel import (
     DEFAULT,
     KernelCorrection,
     ResidualKernel,
     evidence,
     fit_alone,
 )
-from vergence.core.randomness import RandomStream
-from vergence.metrics.angles import angular_error_deg
-from vergence.metrics.calibration import orders
-from vergence.models.personal_eye import person_inputs
 
 COUNTS = (1, 3, 9, 27, 81)
 CHOSEN_ON = ("p00", "p01", "p02")

@@ -28,7 +28,7 @@ from vergence.adaptation.choice import (
     choose,
 )
 from vergence.adaptation.fine_tuning import SHARED, Adapter, FineTuning, PersonalModel
-from vergence.adaptation.other_people import own_priors
+from vergence.adaptation.other_people import own_priors, priors_of_run
 from vergence.adaptation.own_data import (
     OwnData,
     prepare_person,
@@ -36,7 +36,6 @@ from vergence.adaptation.own_data import (
     rows_to_learn,
     split_rows,
 )
-from vergence.adaptation.residual_kernel import KernelCorrection, ResidualKernel
 from vergence.core.data import Samples
 from vergence.core.files import saving, write_whole
 from vergence.core.randomness import RandomStream
@@ -62,6 +61,7 @@ from vergence.models.personal_eye import PersonalEye
 from vergence.results.layout import digits, finite, metric_name, number
 from vergence.results.read import read, table
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.residual_kernel import KernelCorrection, ResidualKernel
 
 LABEL, LEARNED = "adapted", "adapted_training_scores"
 """Labels in tables; the second where the scores are those of the samples it was trained on."""
@@ -143,7 +143,7 @@ def open_source(
     if not (folder / "results.json").is_file() or not read(folder).runs[0].results.get("folds"):
         checksums.check(folder)
         trained = read_run(folder, seed, experiment, clients=False).without_tuned_prior()
-        return Source(_check_adaptable(trained), {})
+        return Source(_check_adaptable(trained), priors_of_run(trained))
     everybody: HeldOut = find_held_out(folder)
     left_out = everybody.folders
     who = person if person is not None and person in left_out else next(iter(left_out))
@@ -152,7 +152,8 @@ def open_source(
     trained = _check_adaptable(read_run(fold, seed, clients=False).without_tuned_prior())
     if not isinstance(trained.task, GazeAngle):
         return Source(trained, {})
-    return Source(trained, own_priors(everybody, (who,), trained.task.seed).get(who, {}))
+    fitted = own_priors(everybody, (who,), trained.task.seed).get(who)
+    return Source(trained, fitted or priors_of_run(trained))
 
 
 def _check_adaptable(trained: TrainedRun) -> TrainedRun:

@@ -19,12 +19,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vergence.adaptation.other_people import RESIDUAL
-from vergence.adaptation.residual_kernel import (
-    DEFAULT,
-    KernelCorrection,
-    ResidualKernel,
-    fit_alone,
-)
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -48,6 +42,12 @@ from vergence.metrics.calibration import (
 from vergence.metrics.personal_priors import cross_fitted
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
+from vergence.training.residual_kernel import (
+    DEFAULT,
+    KernelCorrection,
+    ResidualKernel,
+    fit_alone,
+)
 
 Rows = Int[Tensor, " k"]
 SHARED = "shared model"

@@ -1,4 +1,4 @@
-"""Priors of corrections, fitted to the other people of a leave-one-out evaluation.
+"""Priors of corrections, fitted to the other people of a run or of a leave-one-out evaluation.
 
 Used by `adaptation.adapted_run` and `studies.calibration`.
 """
@@ -9,15 +9,22 @@ from collections.abc import Sequence
 
 import torch
 
-from vergence.adaptation.residual_kernel import ResidualKernel, evidence
-from vergence.experiment.newcomers import HeldOut
+from vergence.experiment.newcomers import HeldOut, read_residuals
+from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.calibration import FittedCalibration
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.residual_kernel import ResidualKernel
 
 FITTED_KINDS = {"fitted offset": (), "fitted affine": ("slopes",), "fitted eyes": ("eye", "slopes")}
 """Corrections whose priors are fitted to other people, and the terms besides the offset."""
 RESIDUAL = "residual kernel"
 """Name of the Gaussian process on residuals."""
+
+
+def priors_of_run(run: TrainedRun) -> dict[str, ResidualKernel]:
+    """Return the priors that a run's own folder has, by name of the way: at most one."""
+    kernel = read_residuals(run.folder, run.task.seed)
+    return {} if kernel is None else {RESIDUAL: kernel}
 
 
 def own_priors(
@@ -36,9 +43,8 @@ def own_priors(
         train = run.ready.people[person].train
         outputs = run.outputs(run.newcomer(person), train).double()
         assert isinstance(run.task, GazeAngle)
-        gaze = train.columns["gaze"].double()
-        evidences[person] = evidence(outputs, gaze, run.task.kernel_inputs(train))
-        seen[person] = (outputs, gaze, train.columns.get("side"))
+        evidences[person] = run.task.residual_evidence(outputs, train)
+        seen[person] = (outputs, train.columns["gaze"].double(), train.columns.get("side"))
     return {
         person: {
             kind: FittedCalibration.of([seen[who] for who in others], *terms)

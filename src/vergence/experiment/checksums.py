@@ -33,6 +33,7 @@ FILES = (
     "per_class.csv",
     "samples.csv",
     "prior_samples.csv",
+    "residuals.json",
     *TABLES,
     *OPTIONAL,
     "masks.safetensors",

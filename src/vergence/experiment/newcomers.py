@@ -1,19 +1,38 @@
 """Unseen clients: people on whose data a finished run did not train, and the runs without them.
 
-Used in `adaptation`, `model_tools`, `studies` and `unlearning`.
+A run's residuals.json, by which `vergence adapt` corrects the models of such people, is written and
+read here, too.
+
+Used in `adaptation`, `experiment`, `model_tools`, `studies` and `unlearning`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from vergence.core.federation import Dataset, Federation
+from vergence.core.method import Method
+from vergence.core.task import Task
+from vergence.engine.plan import Plan
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.trained_run import TrainedRun, one_run, participants_data, read_run
 from vergence.experiment.validation import Loaded, validate
 from vergence.results.read import read
+from vergence.results.run_files import read_json
+from vergence.results.write import write_json
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.residual_kernel import ResidualKernel
+
+RESIDUALS = "residuals.json"
+"""Name of the file with the variances of people's residuals under a run's shared model."""
+# A sum of fewer people would tell of single people, and hardly of others.
+FEWEST_PEOPLE = 5
+MOST_PEOPLE = 200
+"""Largest number of people whose residuals are added up; the first ones are taken."""
 
 
 @dataclass(frozen=True)
@@ -97,3 +116,65 @@ def find_held_out(folder: Path, person: str = "all") -> HeldOut:
             "vergence study evaluate leave-one-out CONFIG --out DIR"
         )
     return HeldOut(loaded, folders).only(person)
+
+
+def has_residuals(plan: Plan, method: Method, task: Task) -> bool:
+    """Return whether a run on one machine writes residuals.json, if enough people take part.
+
+    It does for gaze angles, and under no protection other than secure sums: the others promise
+    something about people, and their accounts do not cover these numbers.
+    """
+    privacy = plan.privacy
+    guarded = {*privacy.hiding} - {"aggregation"} or privacy.robust or privacy.own
+    return (
+        isinstance(task, GazeAngle)
+        and not (task.personal_prior or task.correction or guarded)
+        and bool(method.prediction_trees(method.server(task), ""))
+    )
+
+
+def write_residuals(folder: Path, finals: Sequence[TrainedRun]) -> None:
+    """Write residuals.json: by seed, variances of people's residuals under the shared model.
+
+    They are fitted to a sum over people of what each person's validation samples say of variances
+    (`GazeAngle.residual_evidence`). `vergence adapt` corrects a new person's model by them.
+    """
+    entries = {}
+    for run in finals:
+        evidence = [
+            each
+            for person in run.ready.clients[:MOST_PEOPLE]
+            if (each := _evidence(run, person)) is not None
+        ]
+        if len(evidence) >= FEWEST_PEOPLE:
+            fitted = ResidualKernel.of(torch.stack(evidence).sum(0))
+            variances = fitted.variances.T.tolist()
+            entries[str(run.task.seed)] = {"people": len(evidence), "variances": variances}
+    if entries:
+        write_json(folder / RESIDUALS, entries)
+
+
+def _evidence(run: TrainedRun, person: str) -> torch.Tensor | None:
+    """Return what a person's validation samples say of variances, None without such samples."""
+    assert isinstance(run.task, GazeAngle)
+    val = run.ready.people[person].val
+    # A network of the user's own may read other columns than these.
+    if not len(val) or not {"image", "pose"} <= val.columns.keys():
+        return None
+    evidence = run.task.residual_evidence(run.outputs(run.newcomer(person), val), val)
+    # A model that broke says nothing of others.
+    return evidence if evidence.isfinite().all() else None
+
+
+def read_residuals(folder: Path, seed: int) -> ResidualKernel | None:
+    """Return the process with the variances in a run's residuals.json, None if it has none.
+
+    Raises:
+        StateError: the file is damaged.
+    """
+    if not (folder / RESIDUALS).is_file():
+        return None
+    entry = read_json(folder / RESIDUALS).get(str(seed))
+    if entry is None:
+        return None
+    return ResidualKernel(torch.tensor(entry["variances"], dtype=torch.float64).T)

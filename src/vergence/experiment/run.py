@@ -47,6 +47,7 @@ from vergence.experiment import (
     starting_model,
 )
 from vergence.experiment import provenance as stamp
+from vergence.experiment.newcomers import has_residuals, write_residuals
 from vergence.experiment.nothing_learned import command_line_advice, refuse_unlearned
 from vergence.experiment.privacy import spent as privacy_spent
 from vergence.experiment.sample_maps import write_maps
@@ -588,6 +589,8 @@ def _write_final_files(
         group_table.write(path / group_table.FILE, finals, people)
         class_accuracy.write(path / class_accuracy.FILE, finals, people)
         sample_scores.write(path / sample_scores.SAMPLES, finals, people)
+        if has_residuals(plan, method, task):
+            write_residuals(path, finals)
     shares = [share for run in finals if (share := _mean_personal_share(method, run)) is not None]
     results.write_results(
         folder,

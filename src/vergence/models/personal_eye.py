@@ -1,6 +1,6 @@
 """An eye model with a correction that was computed from one person's samples by kernels.
 
-Used by `adaptation.residual_kernel` and `tasks.gaze_angle`.
+Used in `adaptation`, `tasks` and `training`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationError,
+    model_validator,
+)
 
 from vergence.core.files import complete_length, parse_json
 from vergence.errors import StateError
@@ -172,7 +180,26 @@ class Config(OpenRecord):
     poison: dict[str, Any] = {}
 
 
+class ResidualsOfSeed(OpenRecord):
+    """Variances of people's residuals under one seed's shared model, as residuals.json has them."""
+
+    people: int
+    variances: Annotated[
+        list[
+            Annotated[
+                list[Annotated[float, Field(ge=0, le=100)]], Field(min_length=6, max_length=6)
+            ]
+        ],
+        Field(min_length=2, max_length=2),
+    ]
+
+
+class Residuals(RootModel[dict[str, ResidualsOfSeed]]):
+    """residuals.json, by seed."""
+
+
 KINDS: Mapping[str, type[BaseModel]] = {
+    "residuals.json": Residuals,
     "results.json": ResultsFile,
     "provenance.json": Provenance,
     "index.json": Index,

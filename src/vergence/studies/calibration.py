@@ -28,8 +28,7 @@ from vergence.adaptation.fine_tuning import (
     Rows,
     pull_name,
 )
-from vergence.adaptation.other_people import own_priors
-from vergence.adaptation.residual_kernel import ResidualKernel
+from vergence.adaptation.other_people import own_priors, priors_of_run
 from vergence.core.naming import plural
 from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
@@ -59,6 +58,7 @@ from vergence.studies.adaptation_curves import (
 )
 from vergence.studies.curves import Curves, export, rows, show, tell_files
 from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.residual_kernel import ResidualKernel
 
 NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, radians (pitch, yaw)"
 AXIS = "calibration samples"
@@ -256,7 +256,7 @@ def curves_of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
             priors = own_priors(everybody, people, seed) if angles else {}
             for row, person in enumerate(people):
                 trained = left_out.run(person, seed)
-                fitted = priors.get(person, {})
+                fitted = priors.get(person) or priors_of_run(trained)
                 for kind, values in _curve_of_person(
                     trained, person, draws, options, fitted
                 ).items():

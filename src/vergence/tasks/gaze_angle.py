@@ -30,6 +30,7 @@ from vergence.metrics.personal_priors import (
 from vergence.models.eye_changes import EyeChanges
 from vergence.models.personal_eye import person_inputs
 from vergence.tasks.base import PriorTask
+from vergence.training.residual_kernel import evidence
 from vergence.training.ridge import alone
 
 MEAN, DEVIATION = 0.5, 0.25
@@ -311,6 +312,10 @@ class GazeAngle(PriorTask):
         image, (pose, *_) = self._pixels(copy_of(samples.columns))
         sides = [samples.columns["side"].float()] if "side" in samples.columns else []
         return person_inputs(image, pose, *sides).double()
+
+    def residual_evidence(self, outputs: Angles, samples: Samples) -> Tensor:
+        """Return what a person's samples say of variances; see `residual_kernel.evidence`."""
+        return evidence(outputs, samples.columns["gaze"], self.kernel_inputs(samples))
 
     def _alone(self, splits: Splits) -> dict[str, float]:
         train, gaze = self.kernel_inputs(splits.train), splits.train.columns["gaze"]

@@ -1,6 +1,6 @@
 """Ridge regression in closed form: from sums over clients, and by kernels with leave-one-out.
 
-Used in `adaptation`, `methods` and `tasks`.
+Used in `methods`, `tasks` and `training`.
 """
 
 from __future__ import annotations

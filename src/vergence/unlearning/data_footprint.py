@@ -28,6 +28,7 @@ from vergence.engine.storage.run_directory import filed_in, read_manifest, seale
 from vergence.engine.storage.run_tables import measured
 from vergence.engine.storage.state_journal import StateJournal
 from vergence.experiment import checksums
+from vergence.experiment.newcomers import RESIDUALS
 from vergence.experiment.trained_run import read_run
 from vergence.privacy.release_log import BOOKS, FOLDER
 from vergence.privacy.split.split_guard_client import BLOCK
@@ -75,6 +76,8 @@ def remains(run: Run, person: str) -> list[str]:
         )
         items += [f"{plural(count, 'line')} of {path.name}"] if count else []
     items += ["audit/, made with this person's pictures"] if _attacked(folder, person) else []
+    # Of a sum over people no single part can be removed.
+    items += [f"a part of {RESIDUALS}, which goes"] if (folder / RESIDUALS).is_file() else []
     again = ["report.html, which a report makes again"]
     return items + (again if (folder / "report.html").is_file() else [])
 
@@ -103,6 +106,7 @@ def erase(folder: Path, person: str) -> None:
         checksums.unseal(run.folder)
         _erase_states(run, person)
         _erase_pictures(run, person)
+        (run.folder / RESIDUALS).unlink(missing_ok=True)
         for path in _tables(run.folder):
             _erase_rows(path, person)
         # The checkpoint holds lengths of tables: a resumed run would take shorter ones for damage.

@@ -14,6 +14,7 @@ from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import protections
 from vergence.engine.protections.split_guard import KEY, verdicts
+from vergence.experiment.newcomers import FEWEST_PEOPLE, RESIDUALS, has_residuals
 from vergence.privacy.dp.accounting import accountant
 from vergence.privacy.hooks import Promise, ProtectedRun, Statement
 from vergence.privacy.release_log import FOLDER, refuse_missing
@@ -41,6 +42,23 @@ FITS, DROWNS = 1.0, 10.0
 Source: measured (docs/explanation/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
 """
 REMAINS = "Learning remains possible."
+RESIDUALS_STATEMENTS = (
+    Statement(
+        "closing table",
+        f"how far people's errors differ: {RESIDUALS}, twelve variances from sums over at least "
+        f"{FEWEST_PEOPLE} people's validation samples. A run on one machine writes them, and "
+        "vergence adapt reads them; a deployment has none",
+        "whoever has the run's folder",
+    ),
+    Statement(
+        "residual",
+        f"How far people's errors differ: a run on one machine writes twelve variances "
+        f"({RESIDUALS}) from sums over at least {FEWEST_PEOPLE} people's validation samples. "
+        "Whoever knows the data of all people but one can work out something of that one from "
+        "them.",
+    ),
+)
+"""What reports say of a run that writes residuals.json."""
 OWN = "A protection of this study's own, which this software has not checked."
 
 
@@ -123,7 +141,7 @@ def noise_outlook(experiment: Experiment, people: Federation) -> list[str]:
 def statements(
     plan: Plan, method: Method, task: Task, federation: Federation | None = None
 ) -> list[Statement]:
-    """Return sentences of all protections of a run on who sees what, for reports.
+    """Return sentences of a run's protections, and on its residuals.json, for reports.
 
     See `Protection.statements`. `federation` is None if the data are not known.
     """
@@ -135,6 +153,8 @@ def statements(
             name = f"{type(each).__name__}, which this software has not checked: "
             lines = [line._replace(text=name + line.text, checked=False) for line in lines]
         every += lines
+    if has_residuals(plan, method, task):
+        every += RESIDUALS_STATEMENTS
     return every
 
 

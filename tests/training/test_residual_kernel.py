@@ -9,18 +9,18 @@ import torch
 
 import vergence as vg
 from vergence.adaptation.fine_tuning import PersonalModel
-from vergence.adaptation.residual_kernel import (
+from vergence.core.randomness import RandomStream
+from vergence.errors import DataError
+from vergence.models.kernel_eye import SIDE
+from vergence.models.personal_eye import PersonalEye, linear_terms, person_inputs
+from vergence.models.small_eye import SmallEye
+from vergence.training.residual_kernel import (
     DEFAULT,
     RATIOS,
     ResidualKernel,
     evidence,
     fit_alone,
 )
-from vergence.core.randomness import RandomStream
-from vergence.errors import DataError
-from vergence.models.kernel_eye import SIDE
-from vergence.models.personal_eye import PersonalEye, linear_terms, person_inputs
-from vergence.models.small_eye import SmallEye
 from vergence.training.ridge import alone
 
 

@@ -1,6 +1,6 @@
 """Corrections of gaze angles in closed form: a Gaussian process on residuals, or own samples alone.
 
-Used by `adaptation.adapted_run`, `adaptation.fine_tuning` and `adaptation.other_people`.
+Used in `adaptation`, `experiment`, `studies` and `tasks`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,138 @@
+"""residuals.json of a run: variances by sums over people, and what reads it or says of it."""
+
+import json
+
+import pytest
+import torch
+
+import vergence as vg
+from tests.cli.commands import run, vergence
+from vergence.adaptation.adapted_run import adapt_to, open_source
+from vergence.adaptation.fine_tuning import SHARED
+from vergence.adaptation.other_people import RESIDUAL
+from vergence.adaptation.own_data import OwnData
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.errors import StateError
+from vergence.experiment.newcomers import RESIDUALS, has_residuals, read_residuals
+from vergence.experiment.trained_run import read_run
+from vergence.results.read import read
+from vergence.tasks.gaze_angle import GazeAngle
+from vergence.training.residual_kernel import RATIOS, ResidualKernel, evidence
+from vergence.unlearning.data_footprint import erase, remains
+
+EYES = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 6, samples = 60, days = [3, 3], size = "9x15" }
+method     = "fedavg"
+local      = { optimizer = "sgd", epochs = 1, batch = 16, lr = 0.05 }
+run        = { rounds = 1, seeds = [3, 5], evaluate_every = 0, workers = 1 }
+"""
+SUMS = """
+[privacy.aggregation]
+name = "pairwise"
+min_contributors = 3
+"""
+NOISE = """
+[privacy.user]
+clip = 1.0
+noise = 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("eyes"), EYES)
+
+
+@pytest.fixture(scope="module")
+def newcomer():
+    parts = EyeSynthetic(people=7, samples=60, days=(3, 3), size="9x15").load().people["p06"]
+    return OwnData("me", parts.train, "samples")
+
+
+def variances(folder, seed):
+    kernel = read_residuals(folder, seed)
+    assert kernel is not None
+    return kernel.variances
+
+
+def test_variances_are_fitted_to_sums_over_peoples_validation_samples(trained):
+    for seed in (3, 5):
+        one = read_run(trained, seed)
+        total = torch.zeros(3 * len(torch.cartesian_prod(*map(torch.tensor, RATIOS))) + 1).double()
+        for person, splits in one.ready.people.items():
+            val = splits.val
+            assert isinstance(one.task, GazeAngle)
+            outputs = one.outputs(one.model(person), val)
+            total += evidence(outputs, val.columns["gaze"], one.task.kernel_inputs(val))
+        assert torch.allclose(variances(trained, seed), ResidualKernel.of(total).variances)
+    assert not torch.equal(variances(trained, 3), variances(trained, 5))
+    assert read_residuals(trained, 4) is None
+
+
+def test_the_file_has_no_numbers_of_single_people_and_is_sealed(trained):
+    whole = json.loads((trained / RESIDUALS).read_text())
+    assert {key: entry.keys() for key, entry in whole.items()} == {
+        seed: {"people", "variances"} for seed in ("3", "5")
+    }
+    assert {entry["people"] for entry in whole.values()} == {6}
+    assert RESIDUALS in (trained / "SHA256SUMS").read_text()
+
+
+def test_adapt_reads_the_variances_of_its_seed(trained, newcomer, tmp_path):
+    source = open_source(trained, None, seed=5)
+    kernel = source.fitted[RESIDUAL]
+    assert isinstance(kernel, ResidualKernel)
+    assert torch.equal(kernel.variances, variances(trained, 5))
+    assert adapt_to(source, newcomer, tmp_path / "me", samples=1).choice.way == RESIDUAL
+
+
+def test_without_the_file_one_sample_changes_nothing(newcomer, tmp_path):
+    out = run(tmp_path, EYES.replace("people = 6", "people = 4"))
+    assert not (out / RESIDUALS).exists()
+    made = adapt_to(open_source(out, None), newcomer, tmp_path / "me", samples=1)
+    assert made.choice.way == SHARED
+
+
+def test_secure_sums_change_nothing_and_other_protections_forbid_it(trained, tmp_path):
+    sums = run(tmp_path, EYES + SUMS, out="sums")
+    assert json.loads((sums / RESIDUALS).read_text()).keys() == {"3", "5"}
+    noisy = run(tmp_path, EYES.replace("seeds = [3, 5]", "seeds = [3]") + NOISE, out="noise")
+    assert not (noisy / RESIDUALS).exists()
+    ways = {
+        folder: has_residuals(experiment.plan, next(iter(experiment.methods.values())), task)
+        for folder in (trained, sums, noisy)
+        for experiment in [read_run(folder).experiment]
+        for task in [experiment.task(0)]
+    }
+    assert ways == {trained: True, sums: True, noisy: False}
+
+
+@pytest.mark.parametrize(
+    "bad", ["{", '{"3": {"people": 6}}', '{"3": {"people": 6, "variances": [[-1, 0, 0, 0, 0, 1]]}}']
+)
+def test_a_damaged_file_is_refused(trained, tmp_path, bad):
+    copy = vg.open_run(trained).save(tmp_path / "copy").folder
+    (copy / RESIDUALS).write_text(bad)
+    with pytest.raises(StateError, match=RESIDUALS):
+        read_residuals(copy, 3)
+    with pytest.raises(StateError, match=RESIDUALS):
+        open_source(copy, None)
+
+
+def test_explain_and_the_ethics_page_say_so_where_it_is_written(trained, tmp_path):
+    plain, noisy = tmp_path / "plain.toml", tmp_path / "noisy.toml"
+    plain.write_text(EYES)
+    noisy.write_text(EYES + NOISE)
+    assert RESIDUALS in vergence("explain", plain).out
+    assert RESIDUALS not in vergence("explain", noisy).out
+    assert vergence("privacy", "ethics", trained).code == 0
+    assert RESIDUALS in (trained / "ethics.html").read_text()
+
+
+def test_forgetting_somebody_removes_the_file(trained, tmp_path):
+    copy = vg.open_run(trained).save(tmp_path / "copy").folder
+    assert any(RESIDUALS in line for line in remains(read(copy).runs[0], "p01"))
+    erase(copy, "p01")
+    assert not (copy / RESIDUALS).exists()
