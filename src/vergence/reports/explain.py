@@ -24,6 +24,7 @@ from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.privacy.spent import forecast_lines, statements
 from vergence.experiment.schema import Experiment
+from vergence.experiment.starting_model import provenance_entry
 from vergence.experiment.validation import validate
 from vergence.privacy.config import Privacy
 from vergence.privacy.hooks import Statement
@@ -77,6 +78,8 @@ def explain(experiment: Experiment, console: Console) -> None:
             f"{plural(len(start.people), 'person')}, {start.sha[:12]}); what it "
             "learned of them no guarantee below speaks of"
         )
+        if licence := provenance_entry(start)["start"].get("licence"):
+            text += f"; licence of its training data, which binds this run too: {licence}"
         console.print(text, markup=False, soft_wrap=True)
     if seeds := plan.split_seeds:
         text = f"splits: all of this once for each of {len(seeds)}; numbers below are of one split"
