@@ -22,7 +22,7 @@ NAMES = """
     Privacy Reply RoundReport Run Samples Share SharedRows Splits StateError Task Tree UntrustedCode
     VergenceError __version__ aggregate attacks average_batch_norm collect compare compute data
     explain fit freeze_batch_norm group_norm load_experiment methods metrics models open_run
-    personalize_batch_norm privacy reply run_experiment task_from tasks train train_all
+    personalize_batch_norm privacy recipe reply run_experiment task_from tasks train train_all
 """
 SECONDS = 0.3
 """Processor time that `import vergence` and `vergence --help` may take."""

@@ -45,6 +45,11 @@ This page lists every key with its type, its default and its meaning.
 is refused.
 """
 TOP: Mapping[str, tuple[str, str]] = {
+    "recipe": (
+        "text",
+        "Named settings below all other values: `eyes`, `pictures` or `video`; "
+        "[guide](../how-to/recipes.md).",
+    ),
     "extends": ("list of file names", "Files that are merged below this one; the later one wins."),
     "task": ("table", "What is learned: `name`, and the options of [that task](#task)."),
     "model": ("table", "The network: `name`, and the options of [that network](#model)."),

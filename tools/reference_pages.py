@@ -33,8 +33,8 @@ PRIVACY = re.compile(
 """Modules of the package privacy that somebody's code uses; the others are its mechanisms."""
 GROUPS = {
     "Train and look at runs": (
-        "train train_all load_experiment run_experiment open_run compare explain Run Comparison "
-        "RoundReport"
+        "train train_all recipe load_experiment run_experiment open_run compare explain Run "
+        "Comparison RoundReport"
     ),
     "Settings": "Experiment Plan LocalTraining Participation EarlyStopping Privacy Share",
     "Data": "Federation Dataset Samples SharedRows Splits ClientId",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vergence.api.comparison import Comparison, compare
     from vergence.api.explanation import explain
     from vergence.api.finished_run import FinishedRun as Run
+    from vergence.api.recipe import recipe
     from vergence.api.task_from import task_from
     from vergence.api.train import load_experiment, open_run, run_experiment, train, train_all
     from vergence.core.aggregation import Aggregate
@@ -113,6 +114,7 @@ _HOMES = {
     "load_experiment": "api.train",
     "open_run": "api.train",
     "personalize_batch_norm": "core.layers.batch_norm",
+    "recipe": "api.recipe:recipe",
     "reply": "core.messages",
     "run_experiment": "api.train",
     "task_from": "api.task_from",
@@ -182,6 +184,7 @@ __all__ = [
     "open_run",
     "personalize_batch_norm",
     "privacy",
+    "recipe",
     "reply",
     "run_experiment",
     "task_from",

@@ -32,6 +32,7 @@ def cells(page):
 QUICK = [
     "README.md",
     "docs/how-to/python.md",
+    "docs/how-to/recipes.md",
     "docs/how-to/coming-from-flower.md",
     "docs/how-to/coming-from-lightning.md",
     "docs/how-to/gpu.md",

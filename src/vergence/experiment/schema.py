@@ -1,8 +1,9 @@
 """Experiment files in TOML: each table becomes a dataclass instance, each `name` names a module.
 
-Keys: `extends` (other files, deep-merged, later wins), `task`, `model`, `federation`, `proxy`,
-`few_data`, `noise`, `method` or `methods`, `local`, `presence`, `delivery`, `wire`, `pruning`,
-`privacy`, `poison`, `silos`, `run`, `sweep`, `tuning`, `study`. `--set a.b=c` overrides all files.
+Keys: `recipe` (below all files), `extends` (other files, deep-merged, later wins), `task`, `model`,
+`federation`, `proxy`, `few_data`, `noise`, `method` or `methods`, `local`, `presence`, `delivery`,
+`wire`, `pruning`, `privacy`, `poison`, `silos`, `run`, `sweep`, `tuning`, `study`. `--set a.b=c`
+overrides all files.
 
 Used in most packages.
 """
@@ -34,7 +35,7 @@ from vergence.engine.silos import Silos
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.errors import BuiltInPython, ConfigError, nearest
 from vergence.experiment.code_names import default_label, is_file, resolve_code_paths
-from vergence.experiment.packaged import locate
+from vergence.experiment.packaged import locate, merge, with_recipe
 from vergence.experiment.privacy.schema import apply_poison, build_poison, build_privacy
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples, public_data_of
@@ -67,6 +68,7 @@ from vergence.training.pruning import Gradual
 from vergence.wire.codecs import Compression
 
 KEYS = (
+    "recipe",
     "extends",
     "task",
     "model",
@@ -282,6 +284,7 @@ def load(
                     task.setdefault("personal_prior", 0.0)
             for item in sets:
                 override(table, item)
+            table = with_recipe(table)
             return check(table if only is None else with_one_method(table, only), path.parent)
     except ConfigError as error:
         where = "" if str(path) in str(error) else f" ({path})"
@@ -340,15 +343,6 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
     return merge(merged, table)
 
 
-def merge(below: Table, above: Table) -> Table:
-    """Merge two tables deeply; values of `above` replace those of `below`."""
-    out = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(out.get(key), dict)
-        out[key] = merge(out[key], value) if both else value
-    return out
-
-
 def override(table: Table, item: str) -> None:
     """Set one value of a table in place, from the text `a.b=c` of the option `--set`.
 
@@ -385,9 +379,9 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             "began it, its out and resume=True; have its models by vergence.open_run(FOLDER, "
             "task=..., people=...)"
         )
-    for key in table:
-        if key not in KEYS:
-            raise ConfigError(f"unknown key '{key}'{nearest(key, KEYS)}")
+    table = with_recipe(table)
+    for key in (key for key in table if key not in KEYS):
+        raise ConfigError(f"unknown key '{key}'{nearest(key, KEYS)}")
     if "extends" in table:
         raise ConfigError("extends works in an experiment file only, not with --set")
     for key in ("task", "model", "federation"):

@@ -19,7 +19,7 @@ from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import array_bytes, pack
 from vergence.core.tags import field_tags
-from vergence.core.task import Task
+from vergence.core.task import StartingModel, Task
 from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.privacy.spent import forecast_lines, statements
@@ -72,15 +72,7 @@ def explain(experiment: Experiment, console: Console) -> None:
     if grouping := experiment.dataset.grouping:
         console.print(f"clients: {grouping}", markup=False, soft_wrap=True)
     if (start := experiment.model.start) is not None:
-        # The starting model was trained outside this run: its privacy guarantees do not cover it.
-        text = (
-            f"start: the common model of {start.run} ({start.data}, "
-            f"{plural(len(start.people), 'person')}, {start.sha[:12]}); what it "
-            "learned of them no guarantee below speaks of"
-        )
-        if licence := provenance_entry(start)["start"].get("licence"):
-            text += f"; licence of its training data, which binds this run too: {licence}"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(start_sentence(start), markup=False, soft_wrap=True)
     if seeds := plan.split_seeds:
         text = f"splits: all of this once for each of {len(seeds)}; numbers below are of one split"
         console.print(text, markup=False, soft_wrap=True)
@@ -116,6 +108,17 @@ def explain(experiment: Experiment, console: Console) -> None:
             console.print(text, highlight=False, markup=False)
         console.print(learns(method, task, privacy, sentences, bool(plan.silos)))
         console.print(crossing(carried(plan, method, task, data), bool(plan.silos)))
+
+
+def start_sentence(start: StartingModel) -> str:
+    """Return what `explain` says of a model that was trained outside the run."""
+    licence = provenance_entry(start)["start"].get("licence", "")
+    binds = f"; licence of its training data, which binds this run too: {licence}" * bool(licence)
+    return (
+        f"start: the common model of {start.run} ({start.data}, "
+        f"{plural(len(start.people), 'person')}, {start.sha[:12]}); what it learned of them no "
+        f"guarantee below speaks of{binds}"
+    )
 
 
 def samples(experiment: Experiment) -> Federation | None:
