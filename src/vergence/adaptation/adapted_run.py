@@ -38,10 +38,12 @@ from vergence.adaptation.own_data import (
 )
 from vergence.core.data import Samples
 from vergence.core.files import saving, write_whole
+from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import digest, pack
-from vergence.core.task import StartingModel
+from vergence.core.task import StartingModel, Task
 from vergence.data import own_samples
+from vergence.data.noise import Noise
 from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums
 from vergence.experiment.newcomers import HeldOut, find_held_out
@@ -50,11 +52,15 @@ from vergence.experiment.run import RoundCallback, check_vacant, start
 from vergence.experiment.schema import (
     Experiment,
     TableOrigin,
+    build_dataset,
+    build_method,
+    build_plan,
     check,
     check_combinations,
-    python_parts,
+    load,
 )
-from vergence.experiment.starting_model import split_seed_of
+from vergence.experiment.starting_model import split_seed_of, starting_model
+from vergence.experiment.table_binding import record_from_table
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.metrics.calibration import AngleCorrection, Correction, FittedCalibration
 from vergence.models.personal_eye import PersonalEye
@@ -65,6 +71,8 @@ from vergence.training.residual_kernel import KernelCorrection, ResidualKernel
 
 LABEL, LEARNED = "adapted", "adapted_training_scores"
 """Labels in tables; the second where the scores are those of the samples it was trained on."""
+PERSONAL = ("correction", "personal_prior", "prior_in")
+"""Options of a task that adaptation sets for one person."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,8 @@ def open_source(
 
     Raises:
         StateError: the run is damaged or unfinished.
-        ConfigError: the run shares no model, or its task or network is a Python object.
+        ConfigError: the run shares no model, or its task or network is a Python object, and no
+            `experiment` is given.
     """
     if (folder / "deploy.toml").is_file():
         raise StateError(
@@ -157,7 +166,6 @@ def open_source(
 
 
 def _check_adaptable(trained: TrainedRun) -> TrainedRun:
-    table = trained.experiment.table
     # Whatever cannot start from a shared model, or would start from one that is not what it says.
     for refused, why in (
         (
@@ -179,11 +187,6 @@ def _check_adaptable(trained: TrainedRun) -> TrainedRun:
             read(trained.folder).runs[0].results.get("erased"),
             "somebody was erased from this run, and its model has still learned from them; name "
             "the run that `vergence privacy forget` made then",
-        ),
-        (
-            {"task", "model"} & set(table.get("python", [])),
-            f"{python_parts(table)}; adapt writes a run that a file describes, and takes tasks and "
-            "networks that have a name",
         ),
     ):
         if refused:
@@ -222,7 +225,13 @@ def _check_answers(adapter: Adapter, model: PersonalModel, what: str) -> None:
     Raises:
         StateError: an output is NaN or infinite, as the parameters are NaN or too large.
     """
-    if not adapter.outputs(model, adapter.labelled).isfinite().all():
+    outputs = adapter.outputs(model, adapter.labelled)
+    if not isinstance(outputs, torch.Tensor):
+        raise ConfigError(
+            f"{adapter.trained.folder}: the network's output is a {type(outputs).__name__}, and "
+            "adapt takes one tensor: name it, task_from(..., outputs=...)"
+        )
+    if not outputs.isfinite().all():
         raise StateError(
             f"{adapter.trained.folder}: {what} answers NaN or infinity on these samples: it has "
             "diverged, or somebody changed it; name another run"
@@ -277,22 +286,88 @@ def write_run(
     every = len(rows) == len(own.samples) and choice.way != SHARED
     settings = _settings(trained, own, len(rows), model, LEARNED if every else LABEL)
     # Users may not ask for a run of no rounds: it is checked as one of a single round.
-    made = check({**settings, "run": {**settings["run"], "rounds": 1}}, out)
-    starting_model = _starting_model(trained, own, model, choice)
-    named = {**settings, "model": {**settings["model"], "start": starting_model.run}}
-    experiment = check_combinations(
-        replace(
-            made,
-            table=named,
-            model=replace(made.model, start=starting_model),
-            plan=replace(made.plan, rounds=0),
-            origin=TableOrigin(
-                provenance={"adapted": _provenance(trained, own, len(rows), choice)}
-            ),
-        )
-    )
+    once = {**settings, "run": {**settings["run"], "rounds": 1}}
+    made = _of_objects(trained, once, out) if "python" in settings else check(once, out)
+    start_from = _starting_model(trained, own, model, choice)
+    named = {**settings, "model": {**settings["model"], "start": start_from.run}}
+    origin = TableOrigin(provenance={"adapted": _provenance(trained, own, len(rows), choice)})
+    experiment = starting_from(made, named, start_from, origin)
     start(experiment, out, RoundCallback(bar=False))
     return experiment
+
+
+def starting_from(
+    made: Experiment, settings: dict[str, Any], model: StartingModel, origin: TableOrigin
+) -> Experiment:
+    """Return the experiment of an adapted run, which has no rounds and starts from a model.
+
+    Args:
+        made: the experiment with the run's task and network, without the model.
+        settings: the adapted run's tables.
+        model: the model.
+        origin: entries of provenance.json.
+    """
+    network = replace(made.model, start=model)
+    built = None if made.built is None else replace(made.built, network=network)
+    plan = replace(made.plan, rounds=0)
+    return check_combinations(
+        replace(made, table=settings, model=network, built=built, plan=plan, origin=origin)
+    )
+
+
+def personal_task(task: Task, settings: dict[str, Any]) -> Task:
+    """Return a task that came from Python with the corrections in an adapted run's tables."""
+    network, options = settings["model"], settings["task"]
+    if network["name"] == "personal_eye":
+        sizes = {name: network[name] for name in ("samples", "inputs", "side")}
+        task = replace(task, network=PersonalEye(task.network, **sizes))
+    known = {name: options[name] for name in PERSONAL if name in options}
+    if "correction" in known:
+        known["correction"] = record_from_table(AngleCorrection, known["correction"], "correction")
+    return replace(task, **known)
+
+
+def unadapted(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return an adapted run's tables with the task and network of the run it was adapted from."""
+    network = {name: value for name, value in settings["model"].items() if name != "start"}
+    if network["name"] == "personal_eye":
+        network = network["shared"]
+    task = {name: value for name, value in settings["task"].items() if name not in PERSONAL}
+    return {**settings, "task": task, "model": network}
+
+
+def adapted_again(made: Experiment, settings: dict[str, Any], folder: Path) -> Experiment:
+    """Return the experiment of an adapted run whose task or network is a Python object.
+
+    Args:
+        made: the same with the task and network of the run that it was adapted from.
+        settings: the adapted run's tables.
+        folder: the adapted run's directory.
+    """
+    assert made.built is not None
+    task = personal_task(made.built, settings)
+    start_from = starting_model(settings["model"]["start"], folder, load)
+    made = replace(made, built=task, model=task.network)
+    return starting_from(made, settings, start_from, made.origin)
+
+
+def _of_objects(trained: TrainedRun, settings: dict[str, Any], out: Path) -> Experiment:
+    """Return the experiment of an adapted run whose task or network is a Python object."""
+    task = personal_task(trained.task, settings)
+    dataset, root = build_dataset(settings["federation"], "federation", out)
+    label, method = build_method(settings["method"], settings["local"])
+    plan = build_plan(settings)
+    return Experiment(
+        settings,
+        dataset,
+        root,
+        task.network,
+        {label: method},
+        plan,
+        Noise(),
+        tasks=type(task),
+        built=task,
+    )
 
 
 def _settings(
@@ -314,7 +389,12 @@ def _settings(
     if model.prior is not None:
         task |= {"personal_prior": model.exponent, "prior_in": "prediction"}
     precision = trained.solving.precision
+    python = [part for part in whole.get("python", []) if part in ("task", "model")]
+    if python and "initial" in network:
+        # The description of the network has the initial parameters of this seed.
+        network |= {"initial": digest(pack(Params.of(trained.task.module())))}
     return {
+        **({"python": python} if python else {}),
         "task": task,
         "model": network,
         "federation": {

@@ -64,8 +64,9 @@ class AdaptationChoice:
 
     Attributes:
         way: name of the way; `SHARED` keeps the shared model.
-        errors: cross-validated mean of the task's headline for every way; NaN for one that
-            diverged; empty where there are too few samples for cross-validation.
+        errors: cross-validated mean of the task's headline (of tasks that choose by it, of the
+            loss) for every way; NaN for one that diverged; empty where there are too few samples
+            for cross-validation.
         folds: number of folds of the cross-validation.
     """
 
@@ -122,7 +123,8 @@ def choose(
     means = {way: np.bincount(number, each[counted]) / size for way, each in values.items()}
     errors = {way: float(mean.mean()) for way, mean in means.items()}
     task = adapter.trained.task
-    sign = 1.0 if task.headline in task.lower_is_better else -1.0
+    lower = task.chooses_by_loss or task.headline in task.lower_is_better
+    sign = 1.0 if lower else -1.0
     # A way that diverged must lose against every other one.
     losses = {way: np.nan_to_num(sign * each, nan=np.inf) for way, each in means.items()}
     block = block_numbers(len(size), of_video(adapter.labelled))
@@ -173,7 +175,7 @@ def fold_numbers(count: int) -> NDArray[np.int64]:
 def held_out_errors(
     adapter: Adapter, way: str, rows: Rows, fold: NDArray[np.int64], stream: RandomStream
 ) -> NDArray[np.float64]:
-    """Headline metric of a way on each sample, fitted without its fold; NaN where it has none."""
+    """Error by `errors_by_sample` of a way on each sample, fitted without its fold."""
     outputs, order = [], []
     for number in range(int(fold.max()) + 1):
         out = torch.from_numpy(fold == number)
@@ -187,7 +189,10 @@ def held_out_errors(
 
 
 def errors_by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDArray[np.float64]:
-    """Headline metric of every sample; NaN for a sample without a score."""
+    """Headline metric of every sample, or the loss if the task chooses by it; NaN without one."""
+    if task.chooses_by_loss:
+        each = [slice(at, at + 1) for at in range(len(samples))]
+        return np.array([float(task.loss(outputs[at], samples.take(at))) for at in each])
     if task.by_sample:
         total, count = task.per_sample(outputs, samples).double().unbind(1)
         return (total / count).numpy()

@@ -129,7 +129,8 @@ def prepare_person(experiment: Experiment, seed: int, own: OwnData, rows: Rows) 
         with torch.no_grad():
             output = task.forward(task.module().eval(), batch)
             task.loss(output, batch)
-            task.metrics(output, ready.people[own.person].train.subset(torch.arange(1)))
+            if not task.chooses_by_loss:
+                task.metrics(output, ready.people[own.person].train.subset(torch.arange(1)))
     except KeyError as error:
         there = ", ".join(_columns(own.samples))
         raise DataError(

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,8 @@ from vergence.training.sequential import Solver
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from vergence.model_tools.onnx_export import Exported
 
 P0 = "P0"
 """Name of the evaluation point at which people's models are measured after the last download."""
@@ -312,6 +314,68 @@ class FinishedRun:
         own = OwnData(person, samples, "samples")
         made = adapt_to(open_source(self.folder, None, seed, self._experiment), own, folder)
         return FinishedRun(folder, made.experiment, None, keeper)
+
+    def export(
+        self,
+        out: Path | str,
+        *,
+        person: str | None = None,
+        seed: int | None = None,
+        frames: int | Literal["dynamic"] | None = None,
+        batch: int | Literal["dynamic"] = 1,
+    ) -> Exported:
+        """Write the model with which a person predicts as an ONNX file, checked against torch.
+
+        Args:
+            out: the file (.onnx).
+            person: one of `people`; None: a new person; of an adapted run, its person.
+            seed: a seed of the run; default: the first.
+            frames: frames in a window of a video network: a number, or "dynamic" for any; default
+                the run's.
+            batch: samples in a call: a number, or "dynamic" for any.
+
+        Raises:
+            ConfigError: the extra `export` is missing, the task or network cannot be exported,
+                nobody of this name took part, or the method has no model for new people.
+            DataError: the file's answers differ from torch's by more than 1e-5; nothing is written.
+        """
+        from rich.console import Console
+
+        from vergence.model_tools.onnx_export import CallShape, export
+
+        shape = CallShape(frames, batch)
+        quiet = Console(quiet=True)
+        return export(self.folder, Path(out), quiet, person, seed, shape, self.experiment)
+
+    def calibrate(
+        self,
+        people: Federation,
+        *,
+        counts: Sequence[int] = (0, 1, 3, 9, 27, 81),
+        draws: int = 1,
+    ) -> DataFrame:
+        """Measure what labelled samples buy new people, for every way that `adapt` tries.
+
+        The samples are drawn from a person's training part, and the error is that of the test part.
+
+        Args:
+            people: people who took no part in the run.
+            counts: numbers of samples.
+            draws: random choices of these samples for each person.
+
+        Returns:
+            The headline metric, a row for each person and way, a column for each number of samples.
+
+        Raises:
+            ConfigError: somebody took part in the run, or the run has no model to adapt.
+            DataError: the data do not fit the run's task or network, or a person has fewer samples.
+        """
+        from vergence.experiment.newcomers import new_people
+        from vergence.studies.calibration import CalibrationOptions, curves_of_run, frame_of
+
+        held_out = new_people(self.folder, self.experiment, people)
+        options = CalibrationOptions(counts=tuple(counts), draws=draws, adapt=True)
+        return frame_of(curves_of_run(held_out, options))
 
     def common_model(self) -> StartingModel:
         """Return the model that a new person would be sent.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from vergence.adaptation.adapted_run import adapted_again, unadapted
 from vergence.api.finished_run import FinishedRun
 from vergence.api.from_objects import (
     check_kinds,
@@ -65,16 +66,25 @@ def rebuild_experiment(
     else:
         run_method = _with_training_settings(run, table, method, local)
     task = build_task(table) if task is None else task
-    data = build_dataset(table["federation"], "federation")[0] if people is None else people
+    data, home = people, None
+    if data is None:
+        data, home = build_dataset(table["federation"], "federation", run.folder)
     root = None if isinstance(data, Federation) else table["federation"].get("root")
+    plan = build_plan(table, run.folder)
+    # Only an adapted run has no rounds: its task is that of the run that it was adapted from.
+    adapted = not plan.rounds
     experiment = experiment_from(
-        run_method, task, data, build_plan(table, run.folder), run.label, root
+        run_method, task, data, replace(plan, rounds=1) if adapted else plan, run.label, root
     )
     # Descriptions contain digests of networks and functions, so that a changed one differs.
-    for part in ("task", "model", "federation", "method", "local"):
-        if experiment.table[part] != table.get(part, {}):
-            raise _mismatch(run, part, table.get(part, {}), experiment.table[part])
-    return experiment
+    expected = unadapted(table) if adapted else table
+    parts = ("task", "model", "federation", "method", "local")
+    for part in parts[:2] if adapted else parts:
+        if experiment.table[part] != expected.get(part, {}):
+            raise _mismatch(run, part, expected.get(part, {}), experiment.table[part])
+    if not adapted:
+        return experiment
+    return adapted_again(replace(experiment, root=home), table, run.folder)
 
 
 def _check_objects(

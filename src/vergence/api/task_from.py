@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from scipy.optimize import minimize
@@ -216,6 +216,8 @@ class FunctionTask(Task):
     target: str = field(kw_only=True, default="y")
     outputs: str | int | None = field(kw_only=True, default=None)
     transform: Transform | None = field(kw_only=True, default=None)
+    chooses_by_loss: ClassVar[bool] = True
+    exported: ClassVar[str] = "the network's output, as the loss gets it"
     # Copies of the task for other seeds share it, so that the loss is tried once.
     whole: dict[str, bool] = field(kw_only=True, default_factory=dict, compare=False, repr=False)
 

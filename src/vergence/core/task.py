@@ -70,14 +70,16 @@ class StartingModel:
         return ((self.data, self.people), *self.before)
 
     def fill(self, module: nn.Module) -> nn.Module:
-        """Copy the trained parameters into a network, and return the network.
+        """Copy the trained parameters into a network, and return it; frozen ones stay as they are.
 
         Raises:
             ConfigError: names or shapes of the network's parameters differ; the message names the
                 first such parameter.
         """
         shapes_of_run = dict(zip(self.params.layout.names, self.params.layout.shapes, strict=True))
-        shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        # Frozen parameters are the network's own, and no run trains or keeps them.
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        shapes = {name: tuple(value.shape) for name, value in trained.items()}
         if shapes != shapes_of_run:
             different = [n for n in shapes_of_run | shapes if shapes.get(n) != shapes_of_run.get(n)]
             differences = "; ".join(
@@ -90,7 +92,7 @@ class StartingModel:
                 "that run, or leave start out"
             )
         with torch.no_grad():
-            for name, parameter in module.named_parameters():
+            for name, parameter in trained.items():
                 parameter.copy_(self.params[name])
         return module
 
@@ -184,6 +186,10 @@ class Task(NamedOptions, ABC):
 
     The score is in [0, 1] in any case, and `pooled_X` has the bounds of X.
     """
+    chooses_by_loss: ClassVar[bool] = False
+    """True: adaptation chooses by the loss of single samples, as metrics may need many samples."""
+    exported: ClassVar[str] = ""
+    """Meaning of the output in an ONNX file, for tasks that `model_tools` does not know."""
     pools: ClassVar[bool] = False
     """True: models are also scored on the pooled test samples of all people."""
 

@@ -9,7 +9,7 @@ Used in `adaptation`, `experiment`, `model_tools`, `studies` and `unlearning`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError, nearest
+from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun, one_run, participants_data, read_run
 from vergence.experiment.validation import Loaded, validate
 from vergence.results.read import read
@@ -59,10 +60,12 @@ class HeldOut:
     Attributes:
         loaded: data of all people.
         folders: for each person who was left out, the run directory of a run without this person.
+        experiment: the experiment of these runs; None: it is read from each run directory.
     """
 
     loaded: Loaded
     folders: Mapping[str, Path]
+    experiment: Experiment | None = None
 
     def only(self, person: str) -> HeldOut:
         """Return this record for one left-out person alone; unchanged if `person` is `all`.
@@ -76,7 +79,7 @@ class HeldOut:
             first = next(iter(self.folders.values()))
             near = nearest(person, self.folders)
             raise ConfigError(f"{first}: '{person}' was not left out{near}")
-        return HeldOut(self.loaded, {person: self.folders[person]})
+        return replace(self, folders={person: self.folders[person]})
 
     def others_in_training(self, person: str) -> tuple[str, ...]:
         """Return the other left-out people who took part in the run without `person`.
@@ -89,7 +92,30 @@ class HeldOut:
     def run(self, person: str, seed: int | None = None) -> TrainedRun:
         """Read one seed of the run without `person`; None: its first seed."""
         folder, ready = self.folders[person], self.loaded.ready
-        return read_run(folder, seed).on_data(ready, ready.only(read(folder).runs[0].people))
+        run = read_run(folder, seed, self.experiment)
+        return run.on_data(ready, ready.only(read(folder).runs[0].people))
+
+
+def new_people(folder: Path, experiment: Experiment, people: Federation) -> HeldOut:
+    """Return people who took no part in a run, for adaptation and its measurement.
+
+    Args:
+        folder: the run directory.
+        experiment: the run's experiment.
+        people: the new people and their data, in the form of the run's data.
+
+    Raises:
+        ConfigError: somebody of this name took part in the run.
+        DataError: the data do not fit the run's task or network.
+    """
+    took_part = experiment.federation()
+    if both := sorted({*took_part.clients} & {*people.clients}):
+        raise ConfigError(
+            f"'{both[0]}' took part in {folder}: give people who did not, or other names"
+        )
+    whole = replace(took_part, people={**took_part.people, **people.people})
+    loaded = validate(experiment.on_dataset(PersonPart(whole, tuple(whole.clients))))
+    return HeldOut(loaded, dict.fromkeys(people.clients, folder), experiment)
 
 
 def find_held_out(folder: Path, person: str = "all") -> HeldOut:

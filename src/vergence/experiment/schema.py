@@ -377,7 +377,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
         raise BuiltInPython(
             f"{parts}, which no file names: go on in Python with the call of vergence.train that "
             "began it, its out and resume=True; have its models by vergence.open_run(FOLDER, "
-            "task=..., people=...)"
+            "task=..., people=...), which has adapt(samples), export(FILE) and calibrate(people)"
         )
     table = with_recipe(table)
     for key in (key for key in table if key not in KEYS):

@@ -28,6 +28,7 @@ from vergence.core.optional import import_optional
 from vergence.core.params import Params
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError, DataError
+from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.metrics.personal_priors import BANK, common_prior, whole_prior, with_one_prior
 from vergence.model_tools.latency import medians
@@ -130,13 +131,13 @@ class WholeModel(nn.Module):
         super().__init__()
         self.task, self.network, self.columns = task, network, tuple(columns)
         self.prior = prior
-        self.answers = (ANSWERS[type(task)].name,)
+        self.answers = (answer_of(task).name,)
         frozen = task.network if isinstance(task.network, GlcFeatures) else None
         self.features = None if frozen is None else pretrained.FrozenModel(frozen.standardise)
         self.moves = frozen is not None and frozen.sees_motion
 
     def forward(self, *values: Tensor) -> State:
-        """Return the answer that `ANSWERS` describes."""
+        """Return the answer that `answer_of` describes."""
         batch = dict(zip(self.columns, values, strict=True))
         if self.prior is not None:
             batch[BANK] = self.prior
@@ -181,6 +182,7 @@ def export(
     person: str | None = None,
     seed: int | None = None,
     shape: CallShape = DATA_SHAPE,
+    experiment: Experiment | None = None,
 ) -> Exported:
     """Write the model that a person predicts with as ONNX, and print parity and latency.
 
@@ -193,6 +195,7 @@ def export(
         person: whose model; default what a newcomer gets, and of an adapted run its person.
         seed: of which seed; default the first.
         shape: of a call.
+        experiment: the run's experiment; None: it is read from config.toml.
 
     Raises:
         ConfigError: the extra is missing, another task, an unknown person, no model for
@@ -201,7 +204,7 @@ def export(
         DataError: the file's answers differ from torch's by more than 1e-5; nothing is written.
     """
     packages()
-    trained, run = opened(folder, person, seed)
+    trained, run = opened(folder, person, seed, experiment)
     person = person or trained.owner
     params, test = params_and_probe(trained, person)
     whole = assembled(trained.task, params, test.take(slice(0, 1)))
@@ -242,17 +245,27 @@ def packages() -> Any:
     return import_optional("onnxruntime", "export", "export")
 
 
-def opened(folder: Path, person: str | None, seed: int | None) -> tuple[TrainedRun, Run]:
+def answer_of(task: Task) -> OnnxAnswer:
+    """Return the output of a task's file; its meaning is "" if it cannot be exported."""
+    return ANSWERS.get(type(task), OnnxAnswer("output", task.exported, relative=True))
+
+
+def opened(
+    folder: Path, person: str | None, seed: int | None, experiment: Experiment | None = None
+) -> tuple[TrainedRun, Run]:
     """Read a run's models and its results.
 
     Raises:
         ConfigError: a task without an answer to export, or an unknown person.
         StateError: the run is unfinished.
     """
-    trained, run = read_run(folder, seed), read(folder).runs[0]
-    if type(trained.task) not in ANSWERS:
+    trained, run = read_run(folder, seed, experiment), read(folder).runs[0]
+    if not answer_of(trained.task).meaning:
         names = ", ".join(registry_name(kind) for kind in ANSWERS)
-        raise ConfigError(f"{folder} is of task '{run.results['task']}'; export takes {names}")
+        raise ConfigError(
+            f"{folder} is of task '{run.results['task']}'; export takes {names}, and tasks of "
+            "vergence.task_from"
+        )
     network = trained.task.network
     # `prepare` computes columns before training, outside the network: the file would lack them.
     if type(network).prepare is not Model.prepare and not isinstance(network, FROZEN):
@@ -290,8 +303,14 @@ def assembled(task: Task, params: Params, first: Batch) -> Exportable:
     if not isinstance(task.network, GlcFeatures):
         batch = Noted(first)
         with torch.no_grad():
-            task.forward(network, batch)
-        columns = [name for name in batch.read if name != BANK]
+            output = task.forward(network, batch)
+        if not isinstance(output, Tensor):
+            raise ConfigError(
+                f"export takes a network with one output tensor, and this one returns a "
+                f"{type(output).__name__}: name the tensor, task_from(..., outputs=...)"
+            )
+        # A task made of functions reads its target to find out what its loss takes.
+        columns = [name for name in batch.read if name not in (BANK, *task.labels)]
     return WholeModel(task, network, columns, first.get(BANK)).eval().requires_grad_(False)
 
 
@@ -313,7 +332,7 @@ def check_shape(whole: Exportable, test: Samples, shape: CallShape) -> int | Non
                 "state: leave out --frames and --batch"
             )
         return None
-    if whole.columns != ("frames",):
+    if whole.columns != ("frames",) or whole.task.exported:
         if shape.frames is not None:
             raise ConfigError(f"{name} is given single images: leave out --frames")
         return None
@@ -397,7 +416,8 @@ def converted(
         name = str(value.name)
         free = dynamic_axes(name, shape)
         sizes = [str(free.get(axis, size)) for axis, size in enumerate(arguments[name].shape)]
-        meaning = f"{MEANINGS[name]}; shape [{', '.join(sizes)}]"
+        kind = str(arguments[name].dtype).removeprefix("torch.")
+        meaning = f"{MEANINGS.get(name, kind)}; shape [{', '.join(sizes)}]"
         program.model.metadata_props[f"input {name}"] = meaning
     # torch writes this machine's paths into every node: they would tell users' names, and make two
     # equal models differ.
@@ -431,7 +451,7 @@ def names(session: Any) -> tuple[str, ...]:
 
 def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
     """Return what a user of the file must know, for its metadata."""
-    answer, raw = ANSWERS[type(trained.task)], trained.loaded.raw
+    answer, raw = answer_of(trained.task), trained.loaded.raw
     inside = trained.task.own_prior and person is not None
     return {
         **({"personal_prior": f"{PRIOR_INSIDE} '{person}'"} if inside else {}),
@@ -461,7 +481,8 @@ def pace(dataset: Dataset, test: Samples) -> dict[str, str]:
 def parity(whole: Exportable, session: Any, cases: Iterable[Batch]) -> float:
     """Return the largest difference between the file's and torch's answers to these batches.
 
-    For maps it is relative to the largest value of each answer. A stream's frames are given one
+    For maps it is relative to the largest value of each answer, for networks of `task_from` to that
+    value or 1. A stream's frames are given one
     after the other, and each side continues from its own state.
     """
     worst = 0.0
@@ -470,7 +491,10 @@ def parity(whole: Exportable, session: Any, cases: Iterable[Batch]) -> float:
             # max() drops a NaN, which would pass for no difference.
             if ours.shape != theirs.shape or not theirs.isfinite().all():
                 return float("inf")
-            scale = float(ours.abs().max()) if ANSWERS[type(whole.task)].relative else 1.0
+            peak = float(ours.abs().max())
+            # Outputs of a user's network may be large, and float32 rounds by their size.
+            least = 1.0 if whole.task.exported else peak
+            scale = max(peak, least) if answer_of(whole.task).relative else 1.0
             worst = max(worst, float((ours - theirs).abs().max()) / scale)
     return worst
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import pandas as pd
 import torch
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
@@ -272,6 +273,17 @@ def curves_of_run(everybody: HeldOut, options: CalibrationOptions) -> Curves:
     data = everybody.loaded.raw.name
     ends = first.task.bounds.get(headline)
     return Curves(headline, AXIS, people, options.counts, found, how, data=data, bounds=ends)
+
+
+def frame_of(curves: Curves) -> pd.DataFrame:
+    """Return curves as a frame: a row for each person and way, a column for each count."""
+    return pd.concat(
+        {
+            way: pd.DataFrame(values, list(curves.people), list(curves.counts))
+            for way, values in curves.values.items()
+        },
+        names=["way", "person"],
+    ).swaplevel()
 
 
 def best_for_others(
