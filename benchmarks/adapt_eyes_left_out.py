@@ -20,10 +20,13 @@ from vergence.adaptation.choice import PULLS, candidates, choose
 from vergence.adaptation.fine_tuning import KERNEL_ALONE, SHARED, Adapter, FineTuning
 from vergence.adaptation.other_people import RESIDUAL, own_priors
 from vergence.core.randomness import RandomStream
-from vergence.experiment.newcomers import find_held_out
+from vergence.experiment.newcomers import find_held_out, fit_residuals
 from vergence.metrics.calibration import orders
+from vergence.results.read import read
 
 COUNTS = (1, 3, 9, 27, 81)
+OWN = "residual kernel, residuals.json"
+"""Variances as a run keeps them."""
 CHOSEN_ON = ("p00", "p01", "p02")
 """People on whom settings were chosen."""
 
@@ -40,6 +43,11 @@ def measure(folder: Path, draws: int, earlier_draws: int) -> pd.DataFrame:
         adapter = Adapter(run, person, FineTuning(pulls=PULLS), priors[person])
         corrections = {way: kind for way, kind in priors[person].items() if way != RESIDUAL}
         earlier = Adapter(run, person, FineTuning(pulls=PULLS), corrections)
+        # The run's own people took part in its training, which those of `priors` did not.
+        took_part = read(everybody.folders[person]).runs[0].people
+        kernel, _ = fit_residuals(run, took_part)
+        assert kernel is not None
+        own = Adapter(run, person, FineTuning(), {RESIDUAL: kernel})
         # Without others' residuals the default variances are used.
         other = {"residual kernel, default": earlier.ways.pop(RESIDUAL)}
         earlier.ways.pop(KERNEL_ALONE)
@@ -50,6 +58,7 @@ def measure(folder: Path, draws: int, earlier_draws: int) -> pd.DataFrame:
                 some = order[draw, :k]
                 models = {w: adapter.fit(w, some, stream) for w in (SHARED, RESIDUAL, KERNEL_ALONE)}
                 models |= {name: fit(some, stream, 0) for name, fit in other.items()}
+                models[OWN] = own.fit(RESIDUAL, some, stream)
                 way = choose(adapter, fast, some, stream).way
                 models["adapt"] = adapter.fit(way, some, stream)
                 if draw < earlier_draws:

@@ -26,7 +26,7 @@ from vergence.results.read import read
 from vergence.results.run_files import read_json
 from vergence.results.write import write_json
 from vergence.tasks.gaze_angle import GazeAngle
-from vergence.training.residual_kernel import ResidualKernel
+from vergence.training.residual_kernel import FITTED_SAMPLES, ResidualKernel
 
 RESIDUALS = "residuals.json"
 """Name of the file with the variances of people's residuals under a run's shared model."""
@@ -167,17 +167,26 @@ def write_residuals(folder: Path, finals: Sequence[TrainedRun]) -> None:
     """
     entries = {}
     for run in finals:
-        evidence = [
-            each
-            for person in run.ready.clients[:MOST_PEOPLE]
-            if (each := _evidence(run, person)) is not None
-        ]
-        if len(evidence) >= FEWEST_PEOPLE:
-            fitted = ResidualKernel.of(torch.stack(evidence).sum(0))
-            variances = fitted.variances.T.tolist()
-            entries[str(run.task.seed)] = {"people": len(evidence), "variances": variances}
+        kernel, count = fit_residuals(run, run.ready.clients[:MOST_PEOPLE])
+        if kernel is not None and count >= FEWEST_PEOPLE:
+            entries[str(run.task.seed)] = {
+                "people": count,
+                "variances": kernel.variances.T.tolist(),
+            }
     if entries:
         write_json(folder / RESIDUALS, entries)
+
+
+def fit_residuals(run: TrainedRun, people: Sequence[str]) -> tuple[ResidualKernel | None, int]:
+    """Fit variances to validation residuals of people under the shared model of a run.
+
+    Returns:
+        The process, None if nobody has such residuals, and the number of people who have.
+    """
+    evidence = [each for who in people if (each := _evidence(run, who)) is not None]
+    if not evidence:
+        return None, 0
+    return ResidualKernel.of(torch.stack(evidence).sum(0)), len(evidence)
 
 
 def _evidence(run: TrainedRun, person: str) -> torch.Tensor | None:
@@ -187,6 +196,8 @@ def _evidence(run: TrainedRun, person: str) -> torch.Tensor | None:
     # A network of the user's own may read other columns than these.
     if not len(val) or not {"image", "pose"} <= val.columns.keys():
         return None
+    # Those that are used anyway, so that a large network need not see the others.
+    val = val.subset(torch.linspace(0, len(val) - 1, min(FITTED_SAMPLES, len(val))).long())
     evidence = run.task.residual_evidence(run.outputs(run.newcomer(person), val), val)
     # A model that broke says nothing of others.
     return evidence if evidence.isfinite().all() else None
