@@ -1,4 +1,4 @@
-"""Defaults of local training: AdamW, and for each optimiser its own learning rate."""
+"""Defaults of training: AdamW, a rate for each optimiser, and when a run ends."""
 
 from pathlib import Path
 
@@ -7,6 +7,10 @@ import tomli_w
 import torch
 
 import vergence as vg
+from vergence.deployment.joined_node import deployable, with_fixed_rounds
+from vergence.engine.asynchronous_aggregation import Delivery
+from vergence.engine.plan import until_no_gain
+from vergence.experiment.privacy.schema import build_privacy
 from vergence.experiment.provenance import config_digest
 from vergence.experiment.schema import check, load
 from vergence.results.run_files import read_config
@@ -88,3 +92,111 @@ def test_an_older_run_keeps_the_defaults_that_it_was_made_with(
         lr,
     )
     assert old.plan.rounds == read_config(path)["run"]["rounds"] == 20
+
+
+# --- how long a run trains where nobody says it
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"privacy": build_privacy({"aggregation": "secure"})}, "secure sums are to hide"),
+        ({"privacy": build_privacy({"user": {"clip": 1.0, "noise": 1.0}})}, "no budget of"),
+        ({"evaluate_every": 0}, "evaluates at the end only"),
+        ({"delivery": Delivery("fedasync")}, "one by one"),
+    ],
+)
+def test_where_validation_may_not_end_a_run_it_has_twenty_rounds(settings: dict, why: str):
+    plan, length = until_no_gain(vg.Plan(**settings))
+    assert (plan.rounds, plan.early_stopping.patience) == (20, 0)
+    assert length.startswith("20 rounds, as run.rounds names no number")
+    assert why in length
+
+
+def test_elsewhere_it_trains_until_validation_stops_gaining():
+    plan, length = until_no_gain(vg.Plan())
+    assert (plan.rounds, plan.early_stopping.patience) == (200, 4)
+    assert "has not gained for 4 evaluations (one every 5 rounds), 200 rounds at most" in length
+    own = vg.EarlyStopping(patience=2)
+    assert until_no_gain(vg.Plan(early_stopping=own))[0].early_stopping == own
+    assert until_no_gain(vg.Plan(), closed_form=True)[0] == vg.Plan(rounds=1)
+    assert until_no_gain(vg.Plan(), validated=False)[0] == vg.Plan()
+
+
+def test_an_experiment_without_rounds_says_what_it_does_in_its_table():
+    table = {key: part for key, part in TOY.items() if key != "run"}
+    made = check({**table, "methods": ["fedavg", "local_only"]})
+    assert (made.table["run"], made.table["early_stopping"]) == ({"rounds": 200}, {"patience": 4})
+    assert made.default_length.startswith("until the score on validation samples")
+    again = check(made.table)
+    assert (again.table, again.plan, again.default_length) == (made.table, made.plan, "")
+    secret = check({**table, "method": "fedavg", "privacy": {"aggregation": "secure"}})
+    assert (secret.plan.rounds, "early_stopping" in secret.table) == (20, False)
+
+
+def test_a_deployment_has_a_number_of_rounds():
+    table = {key: part for key, part in TOY.items() if key != "run"}
+    made = with_fixed_rounds(check({**table, "method": {"name": "fedavg"}}))
+    assert (made.plan.rounds, made.plan.early_stopping.patience) == (20, 0)
+    assert check(made.table).plan == made.plan
+    assert deployable(check({**table, "method": {"name": "fedavg"}})).plan.rounds == 20
+    assert made.default_length.startswith("20 rounds, as run.rounds names no number and clients of")
+    named = check({**TOY, "method": {"name": "fedavg"}})
+    assert with_fixed_rounds(named) is named
+
+
+def tiny(*parts: str) -> vg.Federation:
+    """Two people with two samples in each of these parts."""
+    one = {part: (torch.eye(2), torch.ones(2)) for part in parts}
+    return vg.Federation.from_arrays({"a": one, "b": one})
+
+
+def still(parts: tuple[str, ...], capsys: pytest.CaptureFixture, **options) -> tuple[dict, str]:
+    """Train without a number of rounds by steps that change nothing; return results and lines."""
+    task = vg.task_from(lambda: torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
+    method = vg.methods.FedAvg(vg.LocalTraining(lr=1e-30))
+    run = vg.train(method, task, tiny(*parts), workers=1, **options)
+    return run.record.results, capsys.readouterr().err
+
+
+def test_train_without_rounds_ends_when_validation_does_not_gain(capsys):
+    results, lines = still(("train", "val", "test"), capsys)
+    assert (results["rounds"], results["stopped"]["0"]["round"]) == (200, 20)
+    assert "trains until the score on validation samples" in lines
+    assert "fedavg ended after round 20 of 200 (20 steps a person): test_loss on" in lines
+
+
+def test_without_validation_samples_it_has_twenty_rounds(capsys):
+    results, lines = still(("train", "test"), capsys)
+    assert (results["rounds"], "stopped" in results) == (20, False)
+    assert "nobody has validation samples" in lines
+
+
+def test_a_plan_has_its_own_number_of_rounds(capsys):
+    results, lines = still(("train", "val", "test"), capsys, plan=vg.Plan(rounds=3))
+    assert results["rounds"] == 3
+    assert "vergence: trains" not in lines
+
+
+def test_a_run_that_never_stopped_gaining_says_so(capsys):
+    task = vg.task_from(lambda: torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
+    rule = vg.EarlyStopping(patience=2)
+    how = {"rounds": 6, "evaluate_every": 1, "early_stopping": rule, "workers": 1}
+    run = vg.train(vg.methods.FedAvg(), task, tiny("train", "val", "test"), **how)
+    said = "fedavg trained all 6 rounds (6 steps a person), and validation had not stopped gaining"
+    assert said in capsys.readouterr().err
+    assert said in repr(run)
+
+
+def test_explain_says_how_long_and_by_what_clients_train(capsys):
+    task = vg.task_from(lambda: torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
+    people = tiny("train", "val", "test")
+    vg.explain(vg.methods.FedAvg(), task, people)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "trains until the score on validation samples has not gained" in text
+    assert "local training: adamw, lr 0.001, 1 x all samples a turn in batches of 32" in text
+    assert "every person's score on validation samples" in text
+    vg.explain(vg.methods.FedAvg(), task, people, plan=vg.Plan(rounds=3))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "trains 3 rounds" in text
+    assert "by which the run ends" not in text

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from vergence.api.finished_run import FinishedRun
-from vergence.api.from_objects import experiment_from, plan_from
+from vergence.api.from_objects import experiment_from, plan_for
 from vergence.core.federation import Dataset, Federation
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
@@ -52,5 +53,6 @@ def explain(
             "explain(FedAvg(), task, people)"
         )
     else:
-        experiment = experiment_from(what, task, people, plan_from(plan, privacy=privacy))
+        whole, length = plan_for(what, people, plan, privacy=privacy)
+        experiment = replace(experiment_from(what, task, people, whole), default_length=length)
     tell(experiment, Console())

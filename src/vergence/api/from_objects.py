@@ -31,7 +31,7 @@ from vergence.core.task import Model, Task
 from vergence.data.noise import Noise
 from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
-from vergence.engine.plan import Plan
+from vergence.engine.plan import Plan, until_no_gain
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.experiment.record_tables import (
@@ -409,6 +409,32 @@ def plan_from(plan: Plan | None, **options: Any) -> Plan:
         )
     own = {f.name: getattr(plan, f.name) for f in fields(Plan) if f.name not in OWN_TABLES}
     return record_from_table(Plan, {**own, **new}, "train", **records)
+
+
+def plan_for(
+    method: Method, people: Dataset | Federation, plan: Plan | None, **options: Any
+) -> tuple[Plan, str]:
+    """Return the plan of a run, and how long it trains if nobody said it; else "".
+
+    Args:
+        method: the method.
+        people: the data.
+        plan: the caller's plan, which has a number of rounds.
+        options: options that replace its own, as in `plan_from`.
+
+    Raises:
+        ConfigError: an option is out of range, or has the wrong type.
+    """
+    whole = plan_from(plan, **options)
+    if plan is not None or options.get("rounds") is not None:
+        return whole, ""
+    # Samples of a data set, and those that are generated on demand, are not looked at yet.
+    validated = (
+        not isinstance(people, Federation)
+        or people.recipe is not None
+        or any(len(splits.val) for splits in people.people.values())
+    )
+    return until_no_gain(whole, getattr(method, "closed_form", False), validated)
 
 
 def _as_option(kind: type, value: Any) -> str:

@@ -6,6 +6,7 @@ Used by `cli.runs`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from vergence.api.from_objects import (
     check_kinds,
     default_label,
     experiment_from,
-    plan_from,
+    plan_for,
     with_local,
 )
 from vergence.api.more_rounds import raise_rounds
@@ -89,7 +90,7 @@ def train(
         method: a method of `vergence.methods`, or your own.
         task: a task of `vergence.tasks` around a network, or the result of `task_from`.
         people: a data set of `vergence.data`, or a `Federation` of your own data.
-        rounds: rounds of training (default 20).
+        rounds: rounds of training; default: those of `plan`, else until validation stops gaining.
         seed: seed of all random numbers (default 0).
         seeds: several seeds; the run trains once for each.
         local: settings of clients' local training.
@@ -105,8 +106,7 @@ def train(
         resume: whether to continue an interrupted run in `out`; if there is none, a new run starts.
         on_round: called after every round with a `RoundReport`; the run ends if it returns True.
         early_stopping: a rule by which the run ends when a validation metric no longer improves.
-        progress: whether a progress bar is drawn, in terminals and notebooks, and a line is printed
-            if the run ended early.
+        progress: whether to draw a progress bar, and to say how long the run trains and did train.
 
     Raises:
         ConfigError: an argument cannot be used; the message says what to write instead.
@@ -115,10 +115,11 @@ def train(
         PartialRun: the run was interrupted; finished rounds are in `out`.
     """
     who = {"presence": participation, "privacy": privacy, "early_stopping": early_stopping}
-    how = {"evaluate_every": evaluate_every, "workers": workers, "device": device}
+    how = {"evaluate_every": evaluate_every, "workers": workers, "device": device, "rounds": rounds}
     with under(trust_with_training_hint()):
-        whole = plan_from(plan, rounds=rounds, seeds=_seeds(seed, seeds), **who, **how)
+        whole, length = plan_for(method, people, plan, seeds=_seeds(seed, seeds), **who, **how)
         made = experiment_from(with_local(method, local), task, people, whole, label, root)
+    made = replace(made, default_length=length)
     return _run(made, out, resume, on_round, progress)[next(iter(made.methods))]
 
 

@@ -47,8 +47,9 @@ methods    = [
     "fedavg",
     { name = "fedcpf", rate = 0.1 },
 ]
-local      = { epochs = 1, batch = 20, optimizer = "adamw", lr = 1e-3, schedule = "cosine" }
-run        = { rounds = 8, seeds = [0], evaluate_every = 2 }
+local      = { epochs = 1, batch = 20, optimizer = "adamw", lr = 1e-3 }
+# Without `rounds`: until scores on validation samples stop gaining. Short: --set run.rounds=2
+run        = { seeds = [0] }
 """
 
 

@@ -6,12 +6,15 @@ Used by `cli.commands`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from vergence.console import note, out
 from vergence.experiment.trust import allow_own_code, trust_in_deployment, under
+
+if TYPE_CHECKING:
+    from vergence.experiment.schema import Experiment
 
 deploy = App(name="deploy", help="Run an experiment on many machines: a server and its clients.")
 Insecure = Annotated[bool, Parameter(negative="")]
@@ -55,7 +58,7 @@ def init(
     from vergence.deployment.remote_clients import remote_people
     from vergence.experiment.packaged import locate
     from vergence.experiment.privacy.spent import noise_outlook
-    from vergence.experiment.schema import load, override, read
+    from vergence.experiment.schema import override, read
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
     table = read(locate(config))
@@ -65,7 +68,7 @@ def init(
     # copies files alone, and code that no other machine can get should not run here first.
     refuse_names(table.get("silos") or {})
     refuse_modules(table)
-    experiment = load(config, set_)
+    experiment = load_for_deployment(config, set_)
     write(experiment, names, address, out_, main_server, keys, listen)
     out.print(
         (out_ / "README.txt").read_text(encoding="utf-8").rstrip(), soft_wrap=True, highlight=False
@@ -77,6 +80,17 @@ def init(
     )
     for line in noise_outlook(experiment, remote_people("clients", dict.fromkeys(names, 1))):
         note(line)
+
+
+def load_for_deployment(config: Path, sets: list[str]) -> Experiment:
+    """Load an experiment to deploy; print how long it trains, if it does not say that itself."""
+    from vergence.deployment.joined_node import with_fixed_rounds
+    from vergence.experiment.schema import load
+
+    experiment = with_fixed_rounds(load(config, sets))
+    if experiment.default_length:
+        note(f"trains {experiment.default_length}")
+    return experiment
 
 
 @deploy.command
@@ -96,11 +110,10 @@ def app(
         set_: `a.b=c` overrides a value of the file; may be given several times.
     """
     from vergence.deployment.flower_app import write_app
-    from vergence.experiment.schema import load
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
     with under(trust_in_deployment()):
-        write_app(load(config, set_), names, out_)
+        write_app(load_for_deployment(config, set_), names, out_)
     out.print(f"{out_ / 'README.md'} says how it is run", soft_wrap=True, highlight=False)
 
 

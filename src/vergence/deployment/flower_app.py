@@ -31,7 +31,7 @@ from vergence.deployment.folders import (
     running,
     write_settings,
 )
-from vergence.deployment.joined_node import deployable
+from vergence.deployment.joined_node import deployable, with_fixed_rounds
 from vergence.deployment.server_run import ServerRun, run_folder
 from vergence.deployment.transport import flower
 from vergence.engine import compatibility_check
@@ -116,6 +116,7 @@ def write_app(experiment: Experiment, clients: Sequence[str], out: Path) -> None
         ConfigError: the experiment cannot run in an app, or a client's name is not allowed.
         StateError: the directory is not empty.
     """
+    experiment = with_fixed_rounds(experiment)
     fit_to_app(experiment)
     names = tuple(clients) or experiment.plan.silos.clients(experiment.federation().clients)
     fit_to_deploy(experiment, names, main=False)

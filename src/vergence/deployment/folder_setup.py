@@ -111,7 +111,7 @@ def init(
 
     check_flower()
     (host, _), listen = host_and_port(address), listen_address(address, listen)
-    fit_to_deploy(experiment, clients, main)
+    experiment = fit_to_deploy(experiment, clients, main)
     if keys is not None:
         check_public_keys(keys, [*clients, *([MAIN] if main else [])], main)
         check_public_keys(keys, experiment.plan.privacy.aggregators, False)
@@ -320,14 +320,14 @@ def refuse_names(silos: Mapping[str, Any]) -> None:
                 )
 
 
-def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> None:
-    """Refuse an experiment that cannot be deployed, or names that clients cannot have.
+def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) -> Experiment:
+    """Return an experiment with a number of rounds, if it and its clients' names can be deployed.
 
     Raises:
         ConfigError: the experiment cannot be deployed, or a name is not allowed; the message says
             what to do.
     """
-    from vergence.deployment.joined_node import deployable
+    from vergence.deployment.joined_node import deployable, with_fixed_rounds
     from vergence.engine.secure_sums import SERVER, sums_for
 
     aggregators, labs = experiment.plan.privacy.aggregators, experiment.plan.silos.labs
@@ -351,7 +351,7 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
     for method in deployable(experiment).methods.values():
         sums_for(experiment.plan, method, len(clients))
     if not main:
-        return
+        return with_fixed_rounds(experiment)
     if not any(method.served for method in experiment.methods.values()):
         raise ConfigError(
             "--main-server: no method of this experiment cuts its network; leave it "
@@ -365,3 +365,4 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
         )
     if MAIN in clients:
         raise ConfigError(f"a client cannot be called '{MAIN}' beside a main server")
+    return with_fixed_rounds(experiment)

@@ -1,7 +1,7 @@
 """Base class of all nodes that join a server: reads an experiment, and signs its answers.
 
-Used by `deployment.client_app`, `deployment.flower_app`, `deployment.folder_setup`,
-`deployment.resident_node` and `deployment.server_run`.
+Used by `cli.deploy`, `deployment.client_app`, `deployment.flower_app`,
+`deployment.folder_setup`, `deployment.resident_node` and `deployment.server_run`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from vergence.deployment.keys import signer
 from vergence.deployment.protocol import unframed
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.plan import Plan
+from vergence.engine.early_stopping import EarlyStopping
+from vergence.engine.plan import FIXED_ROUNDS, Plan
 from vergence.engine.protections.dp_sgd import refuse_own_prior
 from vergence.engine.protections.setup import client_hooks
 from vergence.engine.round_loop import device_for, records_of, runner_for
@@ -35,9 +36,27 @@ from vergence.engine.storage.client_states import ClientStateStore
 from vergence.errors import ConfigError, StateError, VergenceError
 from vergence.experiment.public_data import ReleasedSamples
 from vergence.experiment.run import refuse_several_splits
-from vergence.experiment.schema import Experiment, load
+from vergence.experiment.schema import Experiment, load, with_length
 from vergence.experiment.trust import trust_in_deployment, under
 from vergence.privacy.secure_aggregation.session import FEWEST
+
+
+def with_fixed_rounds(experiment: Experiment) -> Experiment:
+    """Return an experiment for a deployment, whose clients agree to a number of rounds beforehand.
+
+    It differs only if the experiment names no number and validation would end its run.
+    """
+    if not (experiment.default_length and experiment.plan.early_stopping.patience):
+        return experiment
+    plan = replace(experiment.plan, rounds=FIXED_ROUNDS, early_stopping=EarlyStopping())
+    table = {key: part for key, part in experiment.table.items() if key != "early_stopping"}
+    return replace(
+        experiment,
+        plan=plan,
+        table=with_length(table, plan),
+        default_length=f"{plan.length}, as run.rounds names no number and clients of a deployment "
+        "agree to one beforehand",
+    )
 
 
 def deployable(experiment: Experiment) -> Experiment:
@@ -47,6 +66,7 @@ def deployable(experiment: Experiment) -> Experiment:
         ConfigError: the experiment has an option that a deployment does not support.
     """
     refuse_several_splits(experiment, "a deployment")
+    experiment = with_fixed_rounds(experiment)
     plan = replace(experiment.plan, solver="sequential", device="cpu")
     for refused, why in _refusals(experiment, plan):
         if refused:

@@ -1,7 +1,6 @@
 """Early stopping: a run ends when a validation metric no longer improves.
 
-Used by `engine.client_executor`, `engine.plan`, `engine.round_loop`,
-`experiment.record_tables` and `experiment.schema`.
+Used in `api`, `deployment`, `engine` and `experiment`.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ class EarlyStopping(NamedOptions):
     At every evaluation of the run (`run.evaluate_every`) each client's model is also scored on the
     client's validation samples. The run ends when the mean over people has not improved for
     `patience` evaluations in a row. The models of the last round stay, not those of the best round.
+    A run for which nobody chose a number of rounds has this rule with a patience of 4.
 
     Attributes:
         patience: number of evaluations in a row without improvement after which the run ends. With

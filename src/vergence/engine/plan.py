@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from vergence.core.naming import plural
 from vergence.core.options import NamedOptions, check_ranges
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.early_stopping import VALIDATION, EarlyStopping
@@ -24,6 +25,9 @@ from vergence.training.pruning import Gradual
 from vergence.wire.codecs import Compression
 
 Point = Literal["P0", "P1", "P2"]
+MOST_ROUNDS, PATIENCE, FIXED_ROUNDS = 200, 4, 20
+"""Where nobody chose a number of rounds: the most of them, the evaluations without a gain after
+which a run ends, and the rounds where validation may not end it."""
 # Seeds lie below: torch takes a negative seed for another, positive one, and two seeds of a run
 # would be the same.
 SEEDS = 2**63
@@ -35,6 +39,8 @@ class Plan(NamedOptions):
 
     Args:
         rounds: number of rounds; 0 only measures the model that a run starts from (`model.start`).
+            20 is a `Plan`'s own default in Python; an experiment that names none trains until
+            scores on validation samples stop gaining, 200 rounds at most.
         seeds: seeds from 0 to 2^63 - 1; each has a whole run. A seed fixes initial parameters,
             batches and cohorts.
         split_seeds: two or more seeds. The experiment runs once for each seed, on another split of
@@ -155,6 +161,19 @@ class Plan(NamedOptions):
         return done == self.rounds or (bool(every) and done % every == 0)
 
     @property
+    def length(self) -> str:
+        """How long a run trains, in words."""
+        rule = self.early_stopping
+        if not rule.patience:
+            return plural(self.rounds, "round")
+        every = plural(self.evaluate_every, "round")
+        return (
+            f"until {rule.metric or 'the score'} on validation samples has not gained for "
+            f"{plural(rule.patience, 'evaluation')} (one every {every}), "
+            f"{self.rounds} rounds at most"
+        )
+
+    @property
     def final_points(self) -> tuple[str, ...]:
         """The evaluation points after the last round."""
         # P1 is measured inside a turn, where the trained model is.
@@ -177,6 +196,38 @@ class Plan(NamedOptions):
     def hands(self) -> int:
         """Number of worker processes: the number asked for, else one per core."""
         return self.workers or cpu_count()
+
+
+def until_no_gain(
+    plan: Plan, closed_form: bool = False, validated: bool = True
+) -> tuple[Plan, str]:
+    """Return the plan of a run for which nobody chose a number of rounds, and a line on it.
+
+    The run goes on until scores on validation samples have not improved for `PATIENCE` evaluations,
+    `MOST_ROUNDS` rounds at most. Where validation may not end a run it has `FIXED_ROUNDS`.
+
+    Args:
+        plan: all other settings; `early_stopping` stays if it ends runs.
+        closed_form: whether no method takes gradient steps, so that one round is enough.
+        validated: whether anybody has validation samples.
+    """
+    if closed_form:
+        return replace(plan, rounds=1), "1 round, as all is computed in closed form"
+    rule, why = plan.early_stopping, ""
+    try:
+        if plan.delivery.timed:
+            # A round is then one reply or a few: scores would be compared much too often.
+            why = "replies come one by one (delivery)"
+        elif not validated:
+            why = "nobody has validation samples"
+        else:
+            rule = rule if rule.patience else EarlyStopping(PATIENCE)
+            ending = replace(plan, rounds=MOST_ROUNDS, early_stopping=rule)
+            return ending, f"{ending.length}, as run.rounds names no number"
+    except ConfigError as refusal:
+        why = str(refusal).partition(";")[0]
+    fixed = replace(plan, rounds=FIXED_ROUNDS)
+    return fixed, f"{fixed.length}, as run.rounds names no number and validation ends no run: {why}"
 
 
 def check_seeds(seeds: tuple[int, ...], where: str) -> None:

@@ -1,6 +1,6 @@
 """Dataclasses of options as tables of an experiment file: the inverse of `record_from_table`.
 
-Used by `adaptation.adapted_run`, `api.from_objects` and `api.reopened`.
+Used by `adaptation.adapted_run`, `api.from_objects`, `api.reopened` and `experiment.schema`.
 """
 
 from __future__ import annotations

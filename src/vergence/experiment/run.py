@@ -165,6 +165,8 @@ def start(
         if isinstance(cohort, int) and cohort > people:
             who = "labs" if plan.silos else "people"
             note(f"presence: cohort asks {cohort} of {people} {who}: everybody is asked")
+        if experiment.default_length and follower.bar:
+            note(f"trains {experiment.default_length}")
         for line in privacy_spent.noise_outlook(experiment, loaded.ready):
             note(line)
         # A config that names a starting model needs its copy, so that the copy comes first.

@@ -30,7 +30,7 @@ from vergence.engine import compatibility_check
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
-from vergence.engine.plan import Plan
+from vergence.engine.plan import Plan, until_no_gain
 from vergence.engine.silos import Silos
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.errors import BuiltInPython, ConfigError, nearest
@@ -39,6 +39,7 @@ from vergence.experiment.packaged import locate, merge, with_recipe
 from vergence.experiment.privacy.schema import apply_poison, build_poison, build_privacy
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples, public_data_of
+from vergence.experiment.record_tables import table_of
 from vergence.experiment.registry import find
 from vergence.experiment.search_space import (
     ROOTS,
@@ -140,6 +141,7 @@ class Experiment:
         built: the task, if it is a Python object that `table` only describes; else None.
         few_data: limit on each person's training samples.
         study: description of the study for an ethics board.
+        default_length: how long the run trains, and why, if the experiment does not say it.
     """
 
     table: Table
@@ -159,6 +161,7 @@ class Experiment:
     built: Task | None = None
     few_data: FewSamples = FewSamples()
     study: StudyDescription = StudyDescription()
+    default_length: str = ""
 
     def task(self, seed: int) -> Task:
         """Return the task for one seed."""
@@ -403,6 +406,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     choose_device(plan.device)
     methods = build_methods(table)
     table = with_rates(table, list(methods.values()))
+    plan, length = with_default_length(table, plan, list(methods.values()))
     sweep = build_sweep(table, list(methods))
     tuning = record_from_table(Tuning, table["tuning"], "tuning") if "tuning" in table else None
     ran = current_trust().loaded_code
@@ -410,7 +414,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     poison = plan.poison or (build_poison(table["poison"]) if "poison" in table else None)
     return check_combinations(
         Experiment(
-            table,
+            with_length(table, plan) if length else table,
             dataset,
             root,
             model,
@@ -425,6 +429,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
             code=code,
             few_data=record_from_table(FewSamples, table.get("few_data", {}), "few_data"),
             study=record_from_table(StudyDescription, table.get("study", {}), "study"),
+            default_length=length,
         )
     )
 
@@ -666,6 +671,20 @@ def build_method(entry: Table, local: Table) -> tuple[str, Method]:
     if "base" in {f.name for f in fields(kind)}:
         parts["base"] = build_method(method_table(entry.pop("base", "fedavg")), merged)[1]
     return label, record_from_table(kind, entry, f"method ({name})", **parts)
+
+
+def with_default_length(table: Table, plan: Plan, methods: Sequence[Method]) -> tuple[Plan, str]:
+    """Return the plan, with a default where the table names no rounds, and a line on it or ""."""
+    if "rounds" in table.get("run", {}):
+        return plan, ""
+    return until_no_gain(plan, all(method.closed_form for method in methods))
+
+
+def with_length(table: Table, plan: Plan) -> Table:
+    """Return a table that has a plan's rounds, and its rule by which a run ends early."""
+    run = {**table.get("run", {}), "rounds": plan.rounds}
+    ends = table_of(plan.early_stopping)
+    return {**table, "run": run, **({"early_stopping": ends} if ends else {})}
 
 
 def with_rates(table: Table, methods: Sequence[Method]) -> Table:

@@ -20,6 +20,7 @@ from vergence.core.params import Params
 from vergence.core.serialization import array_bytes, pack
 from vergence.core.tags import field_tags
 from vergence.core.task import StartingModel, Task
+from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
 from vergence.experiment.privacy.spent import forecast_lines, statements
@@ -65,6 +66,8 @@ def explain(experiment: Experiment, console: Console) -> None:
     if (known := counted(experiment, data)) is not None:
         plan = plan.known(plan.silos.count(len(known.clients)))
     privacy = plan.privacy
+    length = experiment.default_length or plan.length
+    console.print(f"trains {length}", markup=False, soft_wrap=True)
     if experiment.few_data:
         console.print(f"few data: {experiment.few_data.sentence()}", markup=False, soft_wrap=True)
     if task.own_prior:
@@ -106,7 +109,7 @@ def explain(experiment: Experiment, console: Console) -> None:
         if experiment.poison is not None and experiment.poison.share:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
-        console.print(learns(method, task, privacy, sentences, bool(plan.silos)))
+        console.print(learns(method, task, plan, sentences))
         console.print(crossing(carried(plan, method, task, data), bool(plan.silos)))
 
 
@@ -262,14 +265,9 @@ def megabytes(params: Params) -> str:
     return f"{params.flat.numel() * params.flat.element_size() / 1e6:.2f} MB"
 
 
-def learns(
-    method: Method,
-    task: Task,
-    privacy: Privacy,
-    statements: Sequence[Statement],
-    labs: bool = False,
-) -> Table:
+def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statement]) -> Table:
     """Return the table of parties and what each sees in a round, with what protects people."""
+    privacy, labs = plan.privacy, bool(plan.silos)
     table = Table("who", "learns")
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
@@ -315,7 +313,12 @@ def learns(
         what = "pictures (from end)" if task.never_sent else "labels (from pull and end)"
         table.add_row("server, by computing", f"{what}: not sent, but it averages end")
     *raw, labels = subject(task).raw
-    secrets = [*raw, *([] if columns else [labels]), "validation scores"]
+    secrets = [*raw, *([] if columns else [labels])]
+    if plan.early_stopping.patience:
+        row = "every person's score on validation samples, by which the run ends"
+        table.add_row("who runs the server", row)
+    else:
+        secrets.append("validation scores")
     secrets += ["personal entries"] if personal(method.client(task)) else []
     table.add_row("nobody else", ", ".join(secrets))
     return table

@@ -6,6 +6,7 @@ Used by `api.comparison`, `api.finished_run`, `cli.runs` and `studies.trials`.
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterator
 
 from vergence.core.naming import plural
@@ -34,10 +35,19 @@ def early_end_notes(run: Run) -> list[str]:
         where = f" (seed {seed})" if len(run.seeds) > 1 else ""
         rounds.setdefault(end["reason"], []).append(f"{end['round']}{where}")
     planned = run.results.get("rounds", 0)
-    return [
-        f"{run.label} ended after round {', '.join(at)} of {planned}: {reason}"
+    # Methods that stop by one rule take other numbers of steps: whoever compares them must see it.
+    steps = f" ({plural(round(run.steps), 'step')} a person)" if run.steps > 0 else ""
+    lines = [
+        f"{run.label} ended after round {', '.join(at)} of {planned}{steps}: {reason}"
         for reason, at in rounds.items()
     ]
+    rule = tomllib.loads(run.config).get("early_stopping", {})
+    if rule.get("patience") and len(ends) < len(run.seeds):
+        lines.append(
+            f"{run.label} trained all {planned} rounds{steps}, and validation had not stopped "
+            "gaining: more rounds, or more local.epochs a round, may help"
+        )
+    return lines
 
 
 def divergence_notes(run: Run) -> list[str]:
