@@ -188,6 +188,25 @@ def test_a_run_that_never_stopped_gaining_says_so(capsys):
     assert said in repr(run)
 
 
+def test_a_run_that_does_not_beat_a_constant_says_so(capsys):
+    """All targets are 1, which the best constant predicts without an error."""
+    _, lines = still(("train", "val", "test"), capsys)
+    assert "fedavg does not beat a constant: its test_loss is" in lines
+    assert "always giving the one answer that the loss likes best for everybody, has 0" in lines
+
+
+def test_a_run_that_beats_every_constant_says_nothing(capsys):
+    """Targets are the inputs: the best constant has the loss 1/4, a linear network less."""
+    x = torch.tensor([[0.0], [1.0]]).repeat(8, 1)
+    parts = dict.fromkeys(("train", "val", "test"), (x, x[:, 0].clone()))
+    people = vg.Federation.from_arrays({"a": parts, "b": parts})
+    task = vg.task_from(lambda: torch.nn.Linear(1, 1), torch.nn.functional.mse_loss)
+    method = vg.methods.FedAvg(vg.LocalTraining(optimizer="sgd", lr=0.1))
+    run = vg.train(method, task, people, rounds=30, workers=1)
+    assert run.scores.test_loss.max() < 0.1
+    assert "constant" not in capsys.readouterr().err + repr(run)
+
+
 def test_explain_says_how_long_and_by_what_clients_train(capsys):
     task = vg.task_from(lambda: torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
     people = tiny("train", "val", "test")

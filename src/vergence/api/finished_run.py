@@ -35,6 +35,7 @@ from vergence.experiment.trained_run import TrainedRun, one_run, read_run, verif
 from vergence.experiment.trust import trust_for_opening, under
 from vergence.experiment.validation import Loaded, validate
 from vergence.results import read as runs
+from vergence.results.baselines import constant_notes
 from vergence.results.divergence import run_notes
 from vergence.training.sequential import Solver
 
@@ -490,7 +491,7 @@ class FinishedRun:
 
     def _note_lines(self) -> list[str]:
         """Return the lines on the run and on spent privacy that the command line also prints."""
-        notes = run_notes(self.record)
+        notes = [*run_notes(self.record), *constant_notes(runs.read(self.folder))]
         if not self.privacy:
             return notes
         tuned = "tuning" in tomllib.loads(self.record.config)

@@ -48,7 +48,9 @@ from vergence.experiment.trust import (
     under,
 )
 from vergence.privacy.config import Privacy
+from vergence.results.baselines import constant_notes
 from vergence.results.divergence import early_end_notes
+from vergence.results.read import read
 from vergence.studies import split_runs
 
 OnRound = Callable[[RoundReport], object]
@@ -258,8 +260,9 @@ def _run(
         keeper=keeper,
     )
     # The progress bar of a run that ended early shows fewer rounds than were planned.
-    for line in (line for run in runs.values() if progress for line in early_end_notes(run.record)):
-        note(line)
+    for run in runs.values() if progress else ():
+        for line in (*early_end_notes(run.record), *constant_notes(read(run.folder))):
+            note(line)
     return runs
 
 

@@ -1,7 +1,6 @@
 """Baselines without learning, described in words.
 
-Used by `deployment.server_run`, `reports.ethics.facts`, `reports.html`, `results.verdict_rules`,
-`studies.compare` and `studies.comparison_tables`.
+Used in `api`, `deployment`, `reports`, `results` and `studies`.
 """
 
 from __future__ import annotations
@@ -102,6 +101,25 @@ def baseline_sentence(study: StudyResults, metric: str) -> str:
     places = digits(by_name.values())
     best = "the best guess, " if guesses else ""
     return f"Without any training: {best}{_in_words({n: by_name[n] for n in rows}, places)}."
+
+
+def constant_notes(study: StudyResults) -> list[str]:
+    """Return a line for each run whose mean is not better than that of the best guess."""
+    metric = study.headline
+    guesses = {name: value for name, value in means(study, metric).items() if kind(name) == "prior"}
+    if not guesses:
+        return []
+    sign = -1 if metric in study.lower_is_better else 1
+    name = max(guesses, key=lambda each: sign * guesses[each])
+    places = digits([guesses[name]])
+    rows = {run.label: run.estimates[metric].mean for run in study.runs if metric in run.estimates}
+    # Written so that a mean that is NaN is not better.
+    return [
+        f"{label} does not beat a constant: its {metric} is {number(mean, places)}, and "
+        f"{description(name)}, has {number(guesses[name], places)}"
+        for label, mean in rows.items()
+        if not sign * mean > sign * guesses[name]
+    ]
 
 
 def alone_sentence(study: StudyResults, metric: str) -> str:
