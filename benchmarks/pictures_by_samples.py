@@ -6,9 +6,10 @@ VERGENCE_DATA names the folder with `crowd` and `osie`. Each viewer has so many 
 their own, chosen at random, and all validation and test pictures. Everybody trains in rounds of 20
 steps until the mean NSS on validation pictures has not improved for 60 steps, or for 20 rounds, and
 the scores are those of the evaluation with the best validation NSS. Fine-tuning trains for as many
-rounds as FedAvg did, and then for three epochs (ten of 20 pictures). Every row has the same search:
-two settings (learning rates; of the nearest picture two blurs), tried with seed 0 on six viewers of
-`crowd`. OSIE gets the setting with the better mean there, so nothing was chosen on its viewers.
+rounds as FedAvg did, and then for three epochs (ten of 20 pictures; the short one for one). Every
+row has the same search: two settings (learning rates; of the nearest picture two blurs), tried with
+seed 0 on six viewers of `crowd`. OSIE gets the setting with the better mean there, so nothing was
+chosen on its viewers.
 
 A finished run is two lines of the file, without and with the own prior (`personal_prior = "auto"`,
 the same trained model), appended at once; runs that are there are not run again. Columns: steps of
@@ -17,7 +18,8 @@ validation pictures, the smallest loss against training alone that the test can 
 each viewer. The smallest loss is 2.8 (1.96 + 0.84: found in 80 of 100 tests) standard errors of the
 difference over a viewer's test pictures, as a share of the NSS alone, for the viewer for whom it is
 largest; each picture's NSS is kept in a folder beside the file for it. `--curves` is a second file
-with a line for each evaluation on the way: the mean NSS without the own prior.
+with a line for each evaluation on the way: the mean NSS without the own prior. `--tables` writes
+the tables of the page into a folder, and measures nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from vergence.core.data import Samples, Splits
 from vergence.data.few_data import FewSamples
 from vergence.metrics import saliency
 from vergence.metrics.gaze_maps import fixation_counts, smoothed
+from vergence.metrics.intervals import interval
 from vergence.metrics.map_priors import static_priors
 from vergence.metrics.personal_priors import BANK, ROW
 
@@ -56,10 +59,13 @@ RATES = (1e-3, 3e-3)
 BLURS = (0.1, 0.2)
 CHOSEN_ON = "crowd"
 BASELINES = "baselines"
+STRANGERS = "FedAvg of others"
+"""The model of other viewers, for somebody who gives no label."""
 METHODS: Mapping[str, vg.Method] = {
     "alone": vg.methods.LocalOnly(),
     "FedAvg": vg.methods.FedAvg(),
     "fine-tuning": vg.methods.FedAvgFT(),
+    "short fine-tuning": vg.methods.FedAvgFT(),
     "FedCPF": vg.methods.FedCPF(rate=0.1),
     "random choice": vg.methods.FedCPF(rate=0.1, select="random"),
     "interpolation": vg.methods.Interpolation(),
@@ -87,14 +93,15 @@ class Pictures(vg.tasks.GazeMap):
     ) -> dict[str, float]:
         """Return the NSS of the network's maps, and of these times the own prior."""
         prior = samples.banks[BANK].rows[samples.columns[ROW]][:, None]
-        plain = self._nss(outputs - prior.to(outputs.dtype), samples)
-        return {"nss": plain, "nss_own_prior": self._nss(outputs, samples), "score": plain}
+        plain = self.nss(outputs - prior.to(outputs.dtype), samples)
+        return {"nss": plain, "nss_own_prior": self.nss(outputs, samples), "score": plain}
 
     def evaluate(self, outputs: Tensor, samples: Samples, *validation: Any) -> dict[str, float]:
         """Return `metrics`: NSS needs no threshold."""
         return self.metrics(outputs, samples)
 
-    def _nss(self, outputs: Tensor, samples: Samples) -> float:
+    def nss(self, outputs: Tensor, samples: Samples) -> float:
+        """Return the mean NSS of these maps."""
         scored = self._scored(outputs, samples)
         each = saliency.nss(scored.maps, scored.points)
         mean = float(each.mean())
@@ -160,7 +167,7 @@ def nearest(splits: Splits, blur: float) -> Tensor:
 def score(maps: Tensor, samples: Samples) -> float:
     """Return the mean NSS of maps `[samples, 1, rows, columns]`."""
     outputs = (maps / maps.sum((-1, -2), keepdim=True)).clamp(min=1e-12).log()
-    return round(Pictures._nss(task(), outputs, samples), 4)
+    return round(Pictures.nss(task(), outputs, samples), 4)
 
 
 def train(out: Path, curves: Path, row: dict[str, Any], everybody: vg.Federation) -> None:
@@ -171,7 +178,8 @@ def train(out: Path, curves: Path, row: dict[str, Any], everybody: vg.Federation
     how: dict[str, Any] = {"seed": seed, "workers": 1, "progress": False}
     if isinstance(method, vg.methods.FedAvgFT):
         # Training alone is best after 60 to 100 steps: ten passes over 200 pictures are too many.
-        method = replace(method, tune_epochs=max(3, 200 // samples))
+        epochs = 1 if name.startswith("short") else max(3, 200 // samples)
+        method = replace(method, tune_epochs=epochs)
         tuning = method.tune_epochs * -(-samples // LOCAL.batch)
         how |= {"rounds": common_rounds(out, row), "evaluate_every": 0}
     else:
@@ -196,6 +204,29 @@ def train(out: Path, curves: Path, row: dict[str, Any], everybody: vg.Federation
     on_the_way = means["P0"].round(4).rename("nss").reset_index()
     append(curves, on_the_way.assign(**{key: row[key] for key in KEYS}), [*KEYS, "round", "nss"])
     print({**row, "nss": own.mean().round(3).to_dict()}, flush=True)
+
+
+def strangers(out: Path, samples: int, seed: int) -> None:
+    """Append the NSS of viewers of OSIE under the FedAvg model of others, without any label.
+
+    Each third of the viewers is left out once; rate and rounds are those of FedAvg with everybody.
+    """
+    rate = chosen(out, "FedAvg", samples)
+    row = {"set": "osie", "method": STRANGERS, "samples": samples, "seed": seed, "setting": rate}
+    if present(out, row):
+        return
+    everybody, scores = viewers("osie", samples), {}
+    method = vg.methods.FedAvg(local=replace(LOCAL, lr=rate))
+    rounds = common_rounds(out, row)
+    how: dict[str, Any] = {"seed": seed, "workers": 1, "progress": False, "evaluate_every": 0}
+    for part in range(3):
+        others = everybody.clients[part::3]
+        rest = everybody.only([p for p in everybody.clients if p not in others])
+        run = vg.train(method, task(), rest, rounds=rounds, **how)
+        for person in others:
+            test = everybody.people[person].test
+            scores[person] = round(Pictures.nss(task(), run.predict(None, test), test), 4)
+    append(out, [{**row, "prior": "none", "round": rounds, **scores}], [*FACTS, *VIEWERS])
 
 
 def smallest_loss(
@@ -244,6 +275,62 @@ def chosen(out: Path, method: str, samples: int) -> float:
     return float(tried.loc[tried[VIEWERS].mean(axis=1).idxmax(), "setting"])
 
 
+def table(file: Path, name: str) -> pd.DataFrame:
+    """Return one row for each number of pictures and method, of the viewers of one set.
+
+    Gains are person by person, over training alone without the prior, and of the own prior over the
+    same model without it, each with its 95 % interval over viewers.
+    """
+    every = pd.read_csv(file)
+    rows = []
+    for samples in sorted(set(every.samples)):
+        runs = every[(every.set == name) & (every.samples == samples)]
+        best = {m: chosen(file, m, samples) for m in runs.method.unique() if m != STRANGERS}
+        best[STRANGERS] = best.get("FedAvg", np.nan)
+        runs = runs[[best[m] == s for m, s in zip(runs.method, runs.setting, strict=True)]]
+        nss = {(r.method, r.prior): r[VIEWERS].astype(float).dropna() for _, r in runs.iterrows()}
+        for _, run in runs[runs.prior == "none"].iterrows():
+            own = nss[run.method, "none"]
+            gain = own - nss["alone", "none"]
+            row = {
+                "own pictures": samples,
+                "method": run.method,
+                "rate": run.setting if run["round"] == run["round"] else "",
+                "NSS": f"{own.mean():.2f} ({bounds(own, '.2f')})",
+                "over alone": f"{gain.mean():+.2f} ({bounds(gain, '+.2f')})",
+                "worse than alone": f"{int((gain < 0).sum())} of {len(own)}",
+            }
+            if run.method == "alone":
+                row |= {"over alone": "", "worse than alone": ""}
+            loss = run.smallest_loss if run.method != "alone" else np.nan
+            row["smallest loss shown"] = f"{100 * loss:.0f} %" if loss == loss else ""
+            if (run.method, "own") in nss:
+                more = nss[run.method, "own"] - own
+                row["by the own prior"] = f"{more.mean():+.3f} ({bounds(more, '+.3f')})"
+                row |= {"steps": f"{run['steps']:.0f}", "kB up": f"{run['kB_up']:.0f}"}
+            rows.append(row)
+    return pd.DataFrame(rows).fillna("")
+
+
+def bounds(values: pd.Series, form: str) -> str:
+    """Return the 95 % interval over viewers as text."""
+    return " to ".join(format(bound, form) for bound in interval(values))
+
+
+def equal_steps(curves: Path, name: str) -> pd.DataFrame:
+    """Return the mean NSS of a set's viewers by number of gradient steps of each person."""
+    every = pd.read_csv(curves)
+    every = every[(every.set == name) & (~every.method.str.endswith("fine-tuning"))]
+    fits = every.method.map(FITS).fillna(1)
+    every = every.assign(steps=(fits * LOCAL.steps * every["round"]).astype(int))
+    every = every[every.steps.isin((20, 40, 60, 120, 180))]
+    keys = ["samples", "method"]
+    wide = every.pivot_table("nss", keys, "steps", sort=False).round(2).reset_index()
+    wide = wide.sort_values("samples", kind="stable").rename(columns={"samples": "own pictures"})
+    wide = wide.rename(columns={n: f"{n} steps" for n in (20, 40, 60, 120, 180)})
+    return wide.astype(object).where(wide.notna(), "")
+
+
 def append(out: Path, rows: Any, columns: list[str]) -> None:
     """Append rows, with a header if the file is new."""
     table = pd.DataFrame(rows).reindex(columns=columns)
@@ -259,12 +346,26 @@ def main() -> None:
         samples="200,20",
         seeds="0",
         methods="",
+        tables="",
     )
     torch.set_num_threads(1)
-    names = asked.methods.split(",") if asked.methods else [BASELINES, *METHODS]
+    names = asked.methods.split(",") if asked.methods else [BASELINES, *METHODS, STRANGERS]
     sizes = [int(number) for number in asked.samples.split(",")]
+    if asked.tables:
+        folder = Path(asked.tables)
+        for name in READERS:
+            made = table(Path(asked.out), name)
+            made.to_csv(folder / f"pictures_{name}.csv", index=False)
+            print(made.to_string(index=False))
+        made = equal_steps(Path(asked.curves), "osie")
+        made.to_csv(folder / "pictures_equal_steps.csv", index=False)
+        print(made.to_string(index=False))
+        return
     for seed, method, samples in product(asked.seeds.split(","), names, sizes):
-        measure(Path(asked.out), Path(asked.curves), method, samples, int(seed))
+        if method == STRANGERS:
+            strangers(Path(asked.out), samples, int(seed))
+        else:
+            measure(Path(asked.out), Path(asked.curves), method, samples, int(seed))
 
 
 if __name__ == "__main__":
