@@ -189,6 +189,7 @@ def test_maps_have_the_prior_unless_a_protection_or_the_file_forbids_it(tmp_path
     assert settled(tmp_path, "", solver) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_a_run_directory_that_says_nothing_of_a_prior_has_none(runs, tmp_path):
     """It is older than the default, and its models must predict as before."""
     text = (runs[NONE] / "fedavg" / "config.toml").read_text()
@@ -197,6 +198,7 @@ def test_a_run_directory_that_says_nothing_of_a_prior_has_none(runs, tmp_path):
     assert vergence.load_experiment(tmp_path / "config.toml").task(0).personal_prior == 0.0
 
 
+@pytest.mark.slow
 def test_a_task_in_python_gets_the_prior_too_and_opens_its_run(tmp_path):
     network = vergence.models.GLCFeatures(grid=(6, 8), width=8)
     task = vergence.tasks.GazeMap(network, sigma=0.05, score_from="f1_best")
