@@ -7,13 +7,15 @@ import tomli_w
 import torch
 
 import vergence as vg
+from tests.conftest import ROOT
 from vergence.deployment.joined_node import deployable, with_fixed_rounds
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.plan import until_no_gain
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.experiment.provenance import config_digest
-from vergence.experiment.schema import check, load
+from vergence.experiment.schema import check, load, method_tables, read
 from vergence.results.run_files import read_config
+from vergence_papers.data_sets import GROUNDS
 
 TOY = {
     "task": {"name": "toy"},
@@ -65,6 +67,7 @@ def test_a_table_that_names_both_stays_as_it_is():
     assert config_digest(check(table).table) == config_digest(table)
 
 
+@pytest.mark.slow
 def test_the_config_of_a_python_run_names_both(tmp_path: Path):
     task = vg.tasks.ToyTask(vg.models.Linear())
     how = {"rounds": 1, "workers": 1, "progress": False}
@@ -92,6 +95,21 @@ def test_an_older_run_keeps_the_defaults_that_it_was_made_with(
         lr,
     )
     assert old.plan.rounds == read_config(path)["run"]["rounds"] == 20
+
+
+def test_every_shipped_file_names_optimiser_rate_and_rounds():
+    """Their numbers must not move with a default; templates may leave out rounds."""
+    silent = []
+    for path in [*ROOT.glob("experiments/*.toml"), *ROOT.glob("src/vergence/experiments/*.toml")]:
+        table = read(path)
+        for entry in method_tables(table):
+            local = {**table.get("local", {}), **entry.get("local", {})}
+            if not {"optimizer", "lr"} <= local.keys() or "rounds" not in table["run"]:
+                silent.append((path.name, entry["name"]))
+    for name, ground in GROUNDS.items():
+        if not {"optimizer", "lr"} <= ground.table["local"].keys():
+            silent.append((name, ""))
+    assert not silent
 
 
 # --- how long a run trains where nobody says it
