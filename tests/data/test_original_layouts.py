@@ -187,7 +187,7 @@ def test_explain_says_without_data_that_a_client_is_no_single_person(tmp_path, n
     file.write_text(PAPER.format(file=paper, root=tmp_path))
     said = vergence("explain", file)
     assert said.code == 0, said.out + said.err
-    assert said.out.startswith("clients: 5, each with the data of several ")
+    assert "\nclients: 5, each with the data of several " in said.out
 
 
 def test_paper_sized_experiments_are_the_data_sets_of_the_tables():

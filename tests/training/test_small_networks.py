@@ -76,6 +76,6 @@ def test_a_wide_shortcut_is_the_plain_convolution() -> None:
         assert torch.equal(found, wanted)
 
 
-def test_small_eye_names_the_networks_that_take_patches() -> None:
-    with pytest.raises(ConfigError, match="36 x 60 patches use model lenet, resnet_preact or resn"):
+def test_small_eye_names_the_option_for_patches() -> None:
+    with pytest.raises(ConfigError, match=r"got \[2, 1, 36, 60\]; set model\.size to the height"):
         SmallEye().build()(torch.zeros(2, 1, 36, 60), torch.zeros(2, 2))

@@ -70,6 +70,7 @@ def init(
     refuse_modules(table)
     experiment = load_for_deployment(config, set_)
     write(experiment, names, address, out_, main_server, keys, listen)
+    note_length(experiment)
     out.print(
         (out_ / "README.txt").read_text(encoding="utf-8").rstrip(), soft_wrap=True, highlight=False
     )
@@ -83,14 +84,17 @@ def init(
 
 
 def load_for_deployment(config: Path, sets: list[str]) -> Experiment:
-    """Load an experiment to deploy; print how long it trains, if it does not say that itself."""
+    """Load an experiment to deploy, with a number of rounds."""
     from vergence.deployment.joined_node import with_fixed_rounds
     from vergence.experiment.schema import load
 
-    experiment = with_fixed_rounds(load(config, sets))
+    return with_fixed_rounds(load(config, sets))
+
+
+def note_length(experiment: Experiment) -> None:
+    """Print how long the experiment trains, if it does not say that itself."""
     if experiment.default_length:
         note(f"trains {experiment.default_length}")
-    return experiment
 
 
 @deploy.command
@@ -113,7 +117,9 @@ def app(
 
     names = [name.strip() for name in clients.split(",") if name.strip()]
     with under(trust_in_deployment()):
-        write_app(load_for_deployment(config, set_), names, out_)
+        experiment = load_for_deployment(config, set_)
+        write_app(experiment, names, out_)
+    note_length(experiment)
     out.print(f"{out_ / 'README.md'} says how it is run", soft_wrap=True, highlight=False)
 
 
