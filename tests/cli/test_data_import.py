@@ -43,8 +43,13 @@ def test_every_export_is_named_and_checked(tmp_path, preset):
     said, out = imported(tmp_path, *([SAID[preset]] if preset in SAID else []))
     assert said.code == 0, said.err
     assert f"format: {PRESETS[preset].title}, certain (" in said.out
-    written = tomllib.loads(out.read_text())["federation"]
+    experiment = tomllib.loads(out.read_text())
+    written = experiment["federation"]
     assert (written["name"], written["preset"]) == (PRESETS[preset].data, preset)
+    video = PRESETS[preset].data != "stimuli"
+    network = ("glc_causal", 10) if video else ("glc_features", 20)
+    assert (experiment["model"]["name"], experiment["local"]["batch"]) == network
+    assert (written.get("window"), written.get("stride_s")) == ((8, 2.0) if video else (None, None))
     checked = vergence("data", "check", out)
     assert checked.code == 0, checked.out
     assert checked.out.count("valid gaze") == 2
@@ -102,11 +107,11 @@ def test_a_plain_table_is_guessed_and_said_to_be_a_guess(tmp_path):
     row = next(line for line in said.out.splitlines() if "ann" in line and "720" in line)
     cells = [cell.strip() for cell in row.replace("│", "|").strip(" |").split("|")]
     assert cells[:8] == ["ann", "1", "0.6", "720", "97.9%", "0.0%", "0", "0.0 s"]
-    assert cells[8:] == ["18/4/4"]  # of 36 windows, 5 are lost in each of two gaps
-    few = "warning: fewer than 10 test samples (ann 4, bob 4)"
+    assert cells[8:] == ["8/2/2"]  # of 18 windows, 3 are lost in each of two gaps
+    few = "warning: fewer than 10 test samples (ann 2, bob 2)"
     assert few in said.out
     assert "record minutes per person, not seconds" in said.out
-    assert "# WARNING: fewer than 10 test samples (ann 4, bob 4)" in out.read_text()
+    assert "# WARNING: fewer than 10 test samples (ann 2, bob 2)" in out.read_text()
 
 
 def flat(tmp_path, people=("ann", "bob")):
@@ -193,6 +198,28 @@ def test_a_table_of_gaze_on_pictures_is_guessed(tmp_path):
     assert (written["stimuli"], written["place"]) == ("images", "picture")
     assert written["columns"]["t_unit"] == "datetime"
     assert written["columns"]["person"] == "participant"
+
+
+@pytest.mark.slow
+def test_videos_on_a_screen_get_the_causal_network(tmp_path):
+    rows = ["participant,time_ms,x,y,video"]
+    for n in range(8):
+        write_video(tmp_path / "data" / "shown" / f"{n}.mp4", np.arange(12) / 5)
+        places = look(n, 48) * (64, 48)
+        rows += [f"ann,{50 * i},{x:.1f},{y:.1f},{n}.mp4" for i, (x, y) in enumerate(places)]
+    (tmp_path / "data" / "gaze.csv").write_text("\n".join(rows))
+    said, out = imported(tmp_path)
+    assert said.code == 0, said.err
+    written = tomllib.loads(out.read_text())
+    assert (written["model"]["name"], written["federation"]["window"]) == ("glc_causal", 8)
+
+
+@pytest.mark.slow
+def test_a_length_of_clips_that_is_said_sets_where_samples_begin(tmp_path):
+    said, out = imported(plain(tmp_path), "federation.clip_s=1.6")
+    assert said.code == 0, said.err
+    written = tomllib.loads(out.read_text())["federation"]
+    assert (written["clip_s"], written["window"], "stride_s" in written) == (1.6, 8, False)
 
 
 def test_a_clock_that_goes_back_is_refused_with_its_row_until_it_is_said_what_to_do(tmp_path):

@@ -37,17 +37,20 @@ from vergence.experiment.table_binding import record_from_table
 
 # Width and height in pixels. Small frames keep the first run of a newcomer short.
 SIZE = [320, 240]
+# Samples of video follow one another, with four frames a second. Each begins without a memory, that
+# of the causal network being four frames; a short recording must still fill three parts.
+WINDOW, STRIDE = {"window": 8}, {"stride_s": 2.0}
 EXPERIMENT = """
-# The network of `vergence run quickstart`: a small head on frozen features.
+# A small head on frozen features. For video it is causal: a frame's map needs no later frame.
 # grid is the map's rows and columns: an eighth of the frames' height and width.
 task       = { name = "gaze_map", criterion = "kl", sigma = 0.02, score_from = "f1_best" }
-model      = { name = "glc_features", grid = GRID, width = 32 }
+model      = { name = "NETWORK", grid = GRID, width = 32 }
 methods    = [
     "local_only",
     "fedavg",
     { name = "fedcpf", rate = 0.1 },
 ]
-local      = { epochs = 1, batch = 20, optimizer = "adamw", lr = 1e-3 }
+local      = { epochs = 1, batch = BATCH, optimizer = "adamw", lr = 1e-3 }
 # Without `rounds`: until scores on validation samples stop gaining. Short: --set run.rounds=2
 run        = { seeds = [0] }
 """
@@ -78,7 +81,9 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
             "federation.name and federation.root out; columns or a preset decide how it is read"
         )
     kind = find("data", found.data, Dataset)
-    options = merge({"size": SIZE, **found.options}, given)
+    # With clip_s, samples begin where clips do.
+    stride = {} if "clip_s" in given else STRIDE
+    options = merge({"size": SIZE, **WINDOW, **stride, **found.options}, given)
     dataset = record_from_table(kind, options, "federation")
     people, left_out, whose = _read_people(dataset, kind, root, options.get("people"))
     notes = [note for keys, note in found.notes.items() if not _all_set(given, keys)]
@@ -86,10 +91,7 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
     sizes: dict[str, tuple[int, int, int]] = {}
     try:
         federation = dataset.load(str(root))
-        sizes = {
-            person: (len(s.train), len(s.val), len(s.test))
-            for person, s in federation.people.items()
-        }
+        sizes = {p: (len(s.train), len(s.val), len(s.test)) for p, s in federation.people.items()}
     # The table is printed after an error, too: it often shows what the error is about.
     finally:
         console.print(_table(people, sizes))
@@ -242,9 +244,15 @@ def _experiment_text(
     lines += [f"WARNING: {note}" for note in few_notes(sizes, source.data)]
     # A line break in a person's name would end the comment and smuggle TOML into the file.
     comments = "".join(f"# {printable(' '.join(line.split()))}\n" for line in lines)
-    table = {"name": source.data, "root": str(root.resolve()), **options}
+    frames = next(iter(federation.people.values())).train.columns["points"].shape[1]
+    # A step of training sees 80 frames of video, or 20 pictures, which have no windows.
+    network, batch, without = (
+        ("glc_causal", "10", {}) if frames > 1 else ("glc_features", "20", WINDOW | STRIDE)
+    )
+    used = {key: value for key, value in options.items() if key not in without}
     width, height = options["size"]
     # The gaze map has twice the rows and columns of the frozen features, one per 16 pixels.
     grid = [2 * -(-height // 16), 2 * -(-width // 16)]
-    parts = EXPERIMENT.replace("GRID", str(grid)), tomli_w.dumps({"federation": table})
-    return comments + "\n".join(parts)
+    text = EXPERIMENT.replace("GRID", str(grid)).replace("NETWORK", network)
+    table = {"name": source.data, "root": str(root.resolve()), **used}
+    return f"{comments}{text.replace('BATCH', batch)}\n{tomli_w.dumps({'federation': table})}"
