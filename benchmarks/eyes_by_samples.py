@@ -29,7 +29,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -151,10 +150,8 @@ def trained(
     if isinstance(method, vg.methods.FedRidge):
         return vg.train(method, task, everybody, rounds=1, evaluate_every=0, **how), 1
     until = {"rounds": ROUNDS, "evaluate_every": EVERY, "early_stopping": STOPPING}
-    history = vg.train(method, task, everybody, **until, **how).history
-    best = int(np.nanargmin(history["V0_angle_error_deg"].to_numpy()))
-    # The same bits as after this round of the first run.
-    return vg.train(method, task, everybody, rounds=best, evaluate_every=0, **how), best
+    run = vg.train(method, task, everybody, **until, **how)
+    return run, run.record.results["best_round"][str(seed)]
 
 
 def present(out: Path, row: Mapping[str, object]) -> bool:

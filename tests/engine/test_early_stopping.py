@@ -179,7 +179,11 @@ def test_an_early_end_is_said_wherever_the_run_is_shown(tmp_path, capsys):
     runs = vg.train_all(methods, regression(), people, early_stopping=rule, **options)
     why = "test_loss on validation samples has not gained for 2 evaluations"
     ends = "ended after round 2 (seed 0), 2 (seed 1) of 9 (2 steps a person)"
-    lines = [f"{m} {ends}: {why}" for m in runs]
+    best = {m: run.record.results["best_round"] for m, run in runs.items()}
+    lines = [
+        f"{m} {ends}: {why}; the models of round {at['0']} (seed 0), {at['1']} (seed 1) stay"
+        for m, at in best.items()
+    ]
     printed = [line for line in capsys.readouterr().err.splitlines() if "ended" in line]
     assert printed == [f"vergence: {line}" for line in lines]
     for line, run in zip(lines, runs.values(), strict=True):

@@ -134,7 +134,12 @@ def test_where_validation_may_not_end_a_run_it_has_twenty_rounds(settings: dict,
 def test_elsewhere_it_trains_until_validation_stops_gaining():
     plan, length = until_no_gain(vg.Plan())
     assert (plan.rounds, plan.early_stopping.patience) == (200, 4)
-    assert "has not gained for 4 evaluations (one every 5 rounds), 200 rounds at most" in length
+    assert "has not gained for 4 evaluations (one every 5 rounds; the models of" in length
+    assert "the models of the best one stay), 200 rounds at most" in length
+    last = vg.EarlyStopping(patience=2, restore_best=False)
+    assert (
+        "2 evaluations (one every 5 rounds), 200" in until_no_gain(vg.Plan(early_stopping=last))[1]
+    )
     own = vg.EarlyStopping(patience=2)
     assert until_no_gain(vg.Plan(early_stopping=own))[0].early_stopping == own
     assert until_no_gain(vg.Plan(), closed_form=True)[0] == vg.Plan(rounds=1)
@@ -144,7 +149,10 @@ def test_elsewhere_it_trains_until_validation_stops_gaining():
 def test_an_experiment_without_rounds_says_what_it_does_in_its_table():
     table = {key: part for key, part in TOY.items() if key != "run"}
     made = check({**table, "methods": ["fedavg", "local_only"]})
-    assert (made.table["run"], made.table["early_stopping"]) == ({"rounds": 200}, {"patience": 4})
+    assert (made.table["run"], made.table["early_stopping"]) == (
+        {"rounds": 200},
+        {"patience": 4, "restore_best": True},
+    )
     assert made.default_length.startswith("until the score on validation samples")
     again = check(made.table)
     assert (again.table, again.plan, again.default_length) == (made.table, made.plan, "")

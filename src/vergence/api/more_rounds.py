@@ -64,7 +64,9 @@ def raise_rounds(experiment: Experiment, out: Path) -> None:
             check_run_stamp(before, loaded, out)
         for label, folder in folders.items():
             checksums.unseal(folder)
-            prepare(folder, stamps[label], bool(experiment.plan.points_in(rounds - 1)))
+            plan = experiment.plan
+            restores = plan.early_stopping.restores
+            prepare(folder, stamps[label], bool(plan.points_in(rounds - 1)), restores)
             (folder / "results.json").unlink(missing_ok=True)
         if experiment.several:
             checksums.unseal(out)
@@ -101,6 +103,11 @@ def refuse_more_rounds(experiment: Experiment, rounds: int, stopped: bool) -> No
         (
             plan.early_stopping.patience and stopped,
             "early_stopping ended it, however many rounds are planned",
+        ),
+        (
+            plan.early_stopping.restores and not plan.evaluates(rounds),
+            f"early_stopping has compared the models of round {rounds}, which is no evaluation of "
+            f"a longer run (run.evaluate_every = {plan.evaluate_every})",
         ),
         (schedules, f"local.schedule = '{min(schedules, default='')}' depends on their number"),
     )

@@ -85,6 +85,12 @@ AMONG_SETTINGS = (
         "single clients have; leave it out, and choose run.rounds beforehand",
     ),
     Incompatibility(
+        "early stopping that goes back",
+        "pruning while training",
+        "early_stopping: the best evaluation may be of models that are not pruned yet; set "
+        "early_stopping.restore_best = false, or leave it out and choose run.rounds",
+    ),
+    Incompatibility(
         "secure sums",
         "a robust rule without groups",
         "privacy.aggregation: a robust rule looks at single replies; let it judge the sums of "
@@ -639,6 +645,7 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "all replies lost": lambda s: s.plan.presence.lost == 1,
     "a lossy codec": lambda s: not s.plan.wire.lossless,
     "early stopping": lambda s: s.plan.early_stopping.patience,
+    "early stopping that goes back": lambda s: s.plan.early_stopping.restores,
     "a protection with a budget": lambda s: s.plan.privacy.spends or s.plan.privacy.cut,
     "pruning while training": lambda s: s.plan.pruning.amount,
     "pruning across layers": lambda s: (

@@ -25,8 +25,9 @@ class EarlyStopping(NamedOptions):
 
     At every evaluation of the run (`run.evaluate_every`) each client's model is also scored on the
     client's validation samples. The run ends when the mean over people has not improved for
-    `patience` evaluations in a row. The models of the last round stay, not those of the best round.
-    A run for which nobody chose a number of rounds has this rule with a patience of 4.
+    `patience` evaluations in a row, or after its planned number of rounds. It then goes back to the
+    models of the best evaluation, before the method's `finish`. A run for which nobody chose a
+    number of rounds has this rule with a patience of 4.
 
     Attributes:
         patience: number of evaluations in a row without improvement after which the run ends. With
@@ -34,15 +35,29 @@ class EarlyStopping(NamedOptions):
         metric: name of the metric, which is measured on validation samples, never on test samples;
             "": the task's headline metric.
         min_gain: a value is an improvement if it is better than the best value so far by more than
-            this number, in units of the metric.
+            this number, in units of the metric. It decides when a run ends, not which evaluation is
+            the best one.
+        restore_best: whether the models of the best evaluation stay, by any gain, and of equal ones
+            the first. With false, and where no value is finite, the models of the last round stay.
 
     Source: Goodfellow, Bengio, Courville, "Deep Learning", 2016, algorithm 7.1.
-    Differs: that algorithm returns the parameters of the best evaluation.
     """
 
     patience: Annotated[int, Ge(0)] = 0
     metric: str = ""
     min_gain: Annotated[float, Ge(0)] = 0.0
+    restore_best: bool = True
+
+    @property
+    def restores(self) -> bool:
+        """Whether a run ends with the models of its best evaluation."""
+        return self.patience > 0 and self.restore_best
+
+    def best(self, values: Sequence[float], lower_is_better: bool) -> int | None:
+        """Return the place of the best of the metric's values; None: no value is finite."""
+        sign = -1 if lower_is_better else 1
+        places = [at for at, value in enumerate(values) if math.isfinite(value)]
+        return max(places, key=lambda at: sign * values[at], default=None)
 
     def ends(self, values: Sequence[float], lower_is_better: bool) -> bool:
         """Return whether a run ends after these values of the metric, oldest first.

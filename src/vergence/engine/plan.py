@@ -167,9 +167,10 @@ class Plan(NamedOptions):
         if not rule.patience:
             return plural(self.rounds, "round")
         every = plural(self.evaluate_every, "round")
+        best = "; the models of the best one stay" if rule.restore_best else ""
         return (
             f"until {rule.metric or 'the score'} on validation samples has not gained for "
-            f"{plural(rule.patience, 'evaluation')} (one every {every}), "
+            f"{plural(rule.patience, 'evaluation')} (one every {every}{best}), "
             f"{self.rounds} rounds at most"
         )
 
@@ -184,7 +185,9 @@ class Plan(NamedOptions):
 
         P1 is never among them, as it is evaluated inside turns.
         """
-        watched = (VALIDATION,) if self.early_stopping.patience and done < self.rounds else ()
+        rule = self.early_stopping
+        # After the last round it is too late to end a run, but not to be the best evaluation.
+        watched = (VALIDATION,) if rule.restores or (rule.patience and done < self.rounds) else ()
         return (*self.final_points, *watched) if self.evaluates(done) else ()
 
     def points_in(self, round: int) -> tuple[Point, ...]:

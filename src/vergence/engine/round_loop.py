@@ -362,6 +362,7 @@ class RoundLoop:
         )
         self.federation, self.trained_on = setup.federation, setup.trained_on
         self.people: Mapping[str, Mapping[str, float]] = {}
+        self.best: Checkpoint | None = None
 
     def run(self, records: Sequence[type]) -> RunOutcome:
         """Run the seed to its end, from its checkpoint if there is one.
@@ -379,8 +380,10 @@ class RoundLoop:
             if self.plan.checkpoint_every:
                 self.save(0, server)
         else:
-            server, start = progress.server, progress.round
+            server, start, self.best = progress.server, progress.round, progress.best
             self.exchange.clients.restore(progress.filed)
+            if self.best is not None:
+                self.exchange.clients.best = dict(self.best.filed)
             if self.exchange.virtual_clock is not None:
                 self.exchange.virtual_clock.restore(progress.engine_state)
             if progress.unmeasured:
@@ -389,24 +392,28 @@ class RoundLoop:
             self.exchange.begin(str(start))
             server = self.one_round(start, server)
             start += 1
+        last = rounds
+        if self.best is not None:
+            rounds, server = self.best.round, self.best.server
+            self.exchange.clients.restore(self.best.filed)
         began = time.perf_counter()
         self.exchange.begin("finish")
-        there = self.exchange.presence.returned(self.trained_on.clients, rounds)
+        there = self.exchange.presence.returned(self.trained_on.clients, last)
         before, tally = server, self.exchange.tally
         server = self.converse(self.method.finish(server, there), server, rounds)
         means = {("finish", m): float(np.mean(v)) for m, v in tally.metrics.items()}
         # Most methods do nothing at the end and return the same object: no row says 0 replies then.
         if server is not before:
             means["finish", "replies"] = float(tally.counted)
-        self.write_rounds(rounds + 1, means, self.cost(tally, time.perf_counter() - began))
-        self.flush(rounds + 1, tally)
-        # A run that was stopped has measured the models of its last round already.
-        known = rounds < self.plan.rounds and self.plan.evaluates(rounds) and server is before
-        self.final(server, rounds, known)
+        self.write_rounds(last + 1, means, self.cost(tally, time.perf_counter() - began))
+        self.flush(last + 1, tally)
+        # A run that was stopped, or went back, has measured the models of this round already.
+        known = self.measures_between(rounds) and self.plan.evaluates(rounds) and server is before
+        self.final(server, rounds, last, known)
         index, solving = self.exchange.clients, self.folder.solving
         assert solving is not None
         sha = fingerprint(digest(pack(server)), index.sha256(), solving)
-        self.save(rounds, server, sha)
+        self.save(last, server, sha)
         return RunOutcome(sha, server, index)
 
     def opening(self, fresh: object) -> object:
@@ -451,7 +458,8 @@ class RoundLoop:
         self.report(at + 1, server, time.perf_counter() - began)
         every = self.plan.checkpoint_every
         last = at + 1 == self.folder.last_round(self.task.seed, self.plan.rounds)
-        if every and ((at + 1) % every == 0 or last):
+        best = self.best is not None and self.best.round == at + 1
+        if every and ((at + 1) % every == 0 or last or best):
             self.save(at + 1, server)
         return server
 
@@ -484,17 +492,21 @@ class RoundLoop:
                 means["train", "clock"] = self.exchange.virtual_clock.clock
             for hook in self.exchange.server_hooks:
                 means |= {("train", name): value for name, value in hook.metrics().items()}
-        # After the last round `final` measures, when `finish` has been held.
-        if (points := self.plan.points_at(done)) and done < self.plan.rounds:
+        if (points := self.plan.points_at(done)) and self.measures_between(done):
             means |= self.measure(done, server, points)
         means |= self.write_curves(done, tally.measured)
         self.write_rounds(done, means, self.cost(tally, seconds))
         self.flush(done, tally)
+        if any(point == VALIDATION for point, _ in means):
+            self.watch(done, server, means)
         if self.tell(done, means) is True and done:
             self.refuse_stop()
             self.folder.stop(self.task.seed, done, "on_round returned True")
-        elif any(point == VALIDATION for point, _ in means):
-            self.watch(done, means)
+
+    def measures_between(self, done: int) -> bool:
+        """Return whether people are evaluated after this round before `finish`, if that is due."""
+        # Else `final` measures after the last round, when `finish` has been held.
+        return done < self.plan.rounds or self.plan.early_stopping.restores
 
     def evaluate(
         self, server: object, done: int, points: tuple[str, ...]
@@ -512,7 +524,7 @@ class RoundLoop:
             means = self.measure(done, server, points)
             self.write_rounds(done, means, self.folder.cost(self.task.seed, done) or ())
             if VALIDATION in points:
-                self.watch(done, means)
+                self.watch(done, server, means)
 
     def measure(
         self, done: int, server: object, points: tuple[str, ...]
@@ -538,13 +550,20 @@ class RoundLoop:
             self.folder.append("curves.csv", rows)
         return averages(metrics_at)
 
-    def watch(self, done: int, means: Mapping[tuple[str, str], float]) -> None:
-        """End the run if the metric of early stopping no longer improves."""
-        rule, lower = self.plan.early_stopping, self.task.lower_is_better
+    def watch(self, done: int, server: object, means: Mapping[tuple[str, str], float]) -> None:
+        """End the run if the metric of early stopping no longer improves; mark the best states."""
+        rule, clients = self.plan.early_stopping, self.exchange.clients
         names = [name for point, name in means if point == VALIDATION]
         metric = rule.watched(self.task.headline, names)
         values = self.folder.values(self.task.seed, VALIDATION, metric)
-        if done and rule.ends(values, metric in lower):
+        lower = metric in self.task.lower_is_better
+        if rule.restores and rule.best(values, lower) == len(values) - 1:
+            clients.mark_best()
+            self.best = Checkpoint(done, server, clients.best)
+            # No checkpoint names files before the end, so replaced ones are not needed.
+            if not self.plan.checkpoint_every:
+                clients.pin()
+        if done and rule.ends(values, lower):
             evaluations = plural(rule.patience, "evaluation")
             why = f"{metric} on validation samples has not gained for {evaluations}"
             self.folder.stop(self.task.seed, done, why)
@@ -603,12 +622,13 @@ class RoundLoop:
         ]
         self.folder.append("rounds.csv", rows)
 
-    def final(self, server: object, rounds: int, known: bool) -> None:
+    def final(self, server: object, rounds: int, last: int, known: bool) -> None:
         """Evaluate people at the end; write people.csv and the last rows of rounds.csv.
 
         Args:
             server: the server's state.
-            rounds: number of rounds that are done.
+            rounds: number of rounds in which the models were trained.
+            last: number of rounds that are done.
             known: whether rounds.csv has the scores of these models already.
         """
         metrics_at = self.evaluate(server, rounds, self.plan.final_points)
@@ -625,13 +645,16 @@ class RoundLoop:
         means = averages(metrics_at)
         if not known:
             self.write_rounds(rounds, means, cost)
-        self.tell(rounds, means, final=True)
+        self.tell(last, means, final=True)
 
     def save(self, done: int, server: object, sha: str | None = None) -> None:
         """Write a checkpoint; with a fingerprint `sha`, the last checkpoint of a finished seed."""
         virtual_clock = self.exchange.virtual_clock if sha is None else None
         engine_state = {} if virtual_clock is None else virtual_clock.engine_state()
-        self.folder.save(self.task.seed, done, server, self.exchange.clients, sha, engine_state)
+        best = None if self.best is None else self.best.round
+        self.folder.save(
+            self.task.seed, done, server, self.exchange.clients, sha, engine_state, best
+        )
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:

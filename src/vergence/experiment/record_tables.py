@@ -81,6 +81,14 @@ def toml_value(value: Any) -> Any:
     raise NotWritable(f"a {type(value).__name__}")
 
 
+def rule_table(rule: EarlyStopping) -> Table:
+    """Return the table `early_stopping` of an experiment file; without the rule it is empty.
+
+    `restore_best` stands in it even if it is the default, as configs of older runs lack it.
+    """
+    return {**table_of(rule), "restore_best": rule.restore_best} if rule.patience else {}
+
+
 def local_table(local: LocalTraining) -> Table:
     """Return the table `local` of an experiment file, without Python functions.
 
@@ -130,7 +138,7 @@ def plan_tables(plan: Plan) -> Table:
     for name, default in TABLES.items():
         record = getattr(plan, name)
         if record != default:
-            tables[name] = table_of(record)
+            tables[name] = rule_table(record) if name == "early_stopping" else table_of(record)
     if plan.privacy != Privacy():
         tables["privacy"] = privacy_table(plan.privacy)
     if plan.poison is not None:

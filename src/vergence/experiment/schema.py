@@ -39,7 +39,7 @@ from vergence.experiment.packaged import locate, merge, with_recipe
 from vergence.experiment.privacy.schema import apply_poison, build_poison, build_privacy
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples, public_data_of
-from vergence.experiment.record_tables import table_of
+from vergence.experiment.record_tables import rule_table
 from vergence.experiment.registry import find
 from vergence.experiment.search_space import (
     ROOTS,
@@ -414,7 +414,7 @@ def check(table: Table, home: Path | None = None) -> Experiment:
     poison = plan.poison or (build_poison(table["poison"]) if "poison" in table else None)
     return check_combinations(
         Experiment(
-            with_length(table, plan) if length else table,
+            with_length(table, plan),
             dataset,
             root,
             model,
@@ -683,7 +683,7 @@ def with_default_length(table: Table, plan: Plan, methods: Sequence[Method]) -> 
 def with_length(table: Table, plan: Plan) -> Table:
     """Return a table that has a plan's rounds, and its rule by which a run ends early."""
     run = {**table.get("run", {}), "rounds": plan.rounds}
-    ends = table_of(plan.early_stopping)
+    ends = {**table.get("early_stopping", {}), **rule_table(plan.early_stopping)}
     return {**table, "run": run, **({"early_stopping": ends} if ends else {})}
 
 

@@ -159,6 +159,7 @@ def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) 
     at = _ends(path, seeds, rounds) if finished else _reached(took)
     seed = next(s for s in reversed(seeds) if s in at)
     here = at[seed]
+    best = read_json(path / "results.json").get("best_round", {}) if finished else {}
     for person in people.values():
         person.last_reply = None if person.last_reply is None else min(person.last_reply, here)
         person.silence = here - (person.last_reply or 0)
@@ -176,7 +177,7 @@ def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) 
         here,
         rounds,
         done,
-        _headline(path, experiment, curves, seed),
+        _headline(path, experiment, curves, seed, best.get(str(seed), here)),
         pace,
         left,
         written.isoformat(timespec="seconds"),
@@ -285,14 +286,16 @@ def _note(person: PersonProgress, at: int, status: str) -> None:
 
 
 def _headline(
-    path: Path, table: Mapping[str, Any], curves: Mapping[str, Curve], seed: int | None
+    path: Path, table: Mapping[str, Any], curves: Mapping[str, Curve], seed: int, last: int
 ) -> Headline | None:
+    """Return the headline metric of a seed's models, which were trained up to the round `last`."""
     metric, lower = _first_metric(path, table, curves)
     for point in ("P0", "P1", "P2"):
-        curve = [(n, v) for s, n, v in curves.get(f"{point}/{metric}", ()) if s == seed]
+        rows = curves.get(f"{point}/{metric}", ())
+        # Models that took a last step are measured twice after this round.
+        curve = {n: v for s, n, v in rows if s == seed and n <= last}
         if curve:
-            _, value = max(curve)
-            before = max(curve[:-1])[1] if len(curve) > 1 else None
+            *_, before, value = None, *(curve[n] for n in sorted(curve))
             gain = None
             if before is not None and value != before and lower is not None:
                 gain = (value < before) == lower

@@ -315,7 +315,8 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
     *raw, labels = subject(task).raw
     secrets = [*raw, *([] if columns else [labels])]
     if plan.early_stopping.patience:
-        row = "every person's score on validation samples, by which the run ends"
+        chosen = " and its models are chosen" if plan.early_stopping.restores else ""
+        row = f"every person's score on validation samples, by which the run ends{chosen}"
         table.add_row("who runs the server", row)
     else:
         secrets.append("validation scores")

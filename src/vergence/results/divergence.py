@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from vergence.core.naming import plural
 from vergence.results.read import Run
@@ -28,24 +28,39 @@ def run_notes(run: Run) -> list[str]:
 
 
 def early_end_notes(run: Run) -> list[str]:
-    """Return lines that say after which round a run ended early, and why; a line per reason."""
-    ends = run.results.get("stopped", {})
-    rounds: dict[str, list[str]] = {}
+    """Return lines that say after which round a run ended early, and why; a line per reason.
+
+    Where early stopping went back to the best evaluation, they name its round.
+    """
+    ends, best = run.results.get("stopped", {}), run.results.get("best_round", {})
+    seeds: dict[str, list[str]] = {}
     for seed, end in ends.items():
-        where = f" (seed {seed})" if len(run.seeds) > 1 else ""
-        rounds.setdefault(end["reason"], []).append(f"{end['round']}{where}")
+        seeds.setdefault(end["reason"], []).append(seed)
+
+    def listed(rounds: Mapping[str, int]) -> str:
+        """Return rounds as text, with their seeds if there are several."""
+        several = len(run.seeds) > 1
+        return ", ".join(f"{at} (seed {s})" if several else str(at) for s, at in rounds.items())
+
+    def stay(of: Iterable[str]) -> str:
+        """Return a last part of a line, on the models that stay; "" if they are the last ones."""
+        back = {seed: best[seed] for seed in of if seed in best}
+        return f"; the models of round {listed(back)} stay" if back else ""
+
     planned = run.results.get("rounds", 0)
     # Methods that stop by one rule take other numbers of steps: whoever compares them must see it.
     steps = f" ({plural(round(run.steps), 'step')} a person)" if run.steps > 0 else ""
     lines = [
-        f"{run.label} ended after round {', '.join(at)} of {planned}{steps}: {reason}"
-        for reason, at in rounds.items()
+        f"{run.label} ended after round {listed({s: ends[s]['round'] for s in of})} of "
+        f"{planned}{steps}: {reason}{stay(of)}"
+        for reason, of in seeds.items()
     ]
     rule = tomllib.loads(run.config).get("early_stopping", {})
     if rule.get("patience") and len(ends) < len(run.seeds):
         lines.append(
             f"{run.label} trained all {planned} rounds{steps}, and validation had not stopped "
             "gaining: more rounds, or more local.epochs a round, may help"
+            f"{stay(s for s in map(str, run.seeds) if s not in ends)}"
         )
     return lines
 

@@ -139,13 +139,12 @@ class Run:
         """
         import pandas as pd
 
-        ends = {int(seed): at["round"] for seed, at in self.results.get("stopped", {}).items()}
-        planned = self.results.get("rounds", 0)
-        last = self.values.assign(round=[ends.get(seed, planned) for seed in self.values.seed])
+        ends = self.final_rounds
+        last = self.values.assign(round=[ends[seed] for seed in self.values.seed])
         path = self.folder / "curves.csv"
         every: Frame = pd.concat([table(path), last] if path.exists() else [last])
         keys = ["seed", "round", "person", "evaluation"]
-        # A run that was stopped has measured the models of its last round twice.
+        # A run that was stopped, or went back, has measured the models of this round twice.
         cells = every.drop_duplicates([*keys, "metric"], keep="last")
         wide = cells.pivot(index=keys, columns="metric", values="value")
         names = sorted(wide.columns, key=lambda name: name != self.headline)
@@ -153,6 +152,17 @@ class Run:
         frame = wide[names].reindex(order).reset_index().rename(columns={"evaluation": "point"})
         frame.columns.name = None
         return frame.sort_values(["seed", "round"], kind="stable", ignore_index=True)
+
+    @property
+    def final_rounds(self) -> dict[int, int]:
+        """Seed -> round in which the final models were trained last.
+
+        It is the last round, or that of the best evaluation if early stopping went back to it.
+        """
+        stopped = {seed: end["round"] for seed, end in self.results.get("stopped", {}).items()}
+        rounds = {**stopped, **self.results.get("best_round", {})}
+        planned = self.results.get("rounds", 0)
+        return {seed: rounds.get(str(seed), planned) for seed in self.seeds}
 
     @cached_property
     def _means(self) -> dict[tuple[str, str], dict[str, float]]:

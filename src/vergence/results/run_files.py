@@ -276,9 +276,12 @@ def with_former_defaults(config: dict[str, Any]) -> dict[str, Any]:
     """Return a run's config with the defaults that an older run was made with.
 
     Since 0.2.0 a config names its optimiser, learning rate and rounds. Before, a run without them
-    had trained by `sgd` at 0.05, for 20 rounds.
+    had trained by `sgd` at 0.05, for 20 rounds. Its early stopping left the last round's models.
     """
-    local, run = config.get("local", {}), config.get("run", {})
+    local, run, ends = (config.get(key, {}) for key in ("local", "run", "early_stopping"))
+    if isinstance(ends, dict) and ends:
+        ends = {**ends, "restore_best": ends.get("restore_best", False)}
+        config = {**config, "early_stopping": ends}
     if not isinstance(local, dict) or not isinstance(run, dict):
         return config
     former: dict[str, Any] = {"lr": 0.05}

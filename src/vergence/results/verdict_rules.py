@@ -202,6 +202,8 @@ def training_curve(run: Run, metric: str) -> Curve:
     if not (run.folder / "rounds.csv").exists() or not len(rows := run.rounds):
         return (), ()
     own = rows[(rows.evaluation == "P0") & (rows.metric == metric)]
+    # The models of the best evaluation may be measured a second time, after a last step.
+    own = own.drop_duplicates(["seed", "round"])
     means = (-1 if metric in run.lower_is_better else 1) * own.groupby("round").value.mean()
     # Clients that train once more after the last round are measured after that: this last point
     # says nothing about the rounds.

@@ -148,6 +148,8 @@ def write_results(
     scores = score_blocks(folder.path, task.headline, task.lower_is_better, bounds)
     ends = folder.manifest.get("stopped", {})
     stopped = {seed: {"round": at, "reason": reason} for seed, (at, reason) in ends.items()}
+    done = folder.manifest["done"].items()
+    best = {seed: entry["best_round"] for seed, entry in done if "best_round" in entry}
     write_json(
         folder.path / "results.json",
         {
@@ -175,6 +177,7 @@ def write_results(
                 str(seed): folder.manifest["done"][str(seed)]["fingerprint"] for seed in plan.seeds
             },
             **({"stopped": stopped} if stopped else {}),
+            **({"best_round": best} if best else {}),
             **({"privacy": privacy} if privacy else {}),
         },
     )

@@ -270,6 +270,9 @@ def experiment_without(case: ForgottenPerson, patch: int) -> Experiment:
                     "leave out --patch"
                 )
         table["run"] = {**table.get("run", {}), "rounds": patch}
+        # The best evaluation of a patch may be its beginning, which has learned from the person.
+        if case.experiment.plan.early_stopping.restores:
+            table["early_stopping"] = {**table["early_stopping"], "restore_best": False}
         begun = "+".join(sha for shas in prints.values() for sha in shas.values())
         origin = TableOrigin(provenance, {"states": begun}, lambda *at: _begin(case, *at))
     made = check(table, case.folder)

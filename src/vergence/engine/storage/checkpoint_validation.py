@@ -91,6 +91,8 @@ def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) ->
             and fits(done.get("fingerprint"), str)
             and SHA.fullmatch(done["fingerprint"])
             and _files(done.get("files"))
+            and fits(done.get("best_round", 0), int)
+            and 0 <= done.get("best_round", 0) < MOST
         ):
             return "done"
         if "last" in done and not _goes_on(done["last"]):
@@ -100,16 +102,26 @@ def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) ->
         map(_goes_on, later.values())
     ):
         return "later"
+    if "best" in manifest and not _is_round(manifest["best"]):
+        return "best"
     return "" if _files(manifest["files"]) else "files"
 
 
-def _goes_on(entry: object) -> bool:
-    """Return whether a value can be a round and files from which a finished seed goes on."""
+def _is_round(entry: object) -> bool:
+    """Return whether a value can be a round and the files of the states after it."""
     return (
         isinstance(entry, Mapping)
         and fits(entry.get("round"), int)
         and 0 <= entry["round"] < MOST
         and _files(entry.get("files"))
+    )
+
+
+def _goes_on(entry: JsonObject) -> bool:
+    """Return whether a value can be a round and files from which a finished seed goes on."""
+    return (
+        _is_round(entry)
+        and _is_round(entry.get("best", entry))
         and all(fits(entry[key], hint) for key, hint in GOES_ON.items() if key in entry)
         and all(0 <= length < MOST for length in entry.get("tables", {}).values())
         and all(ROWS.fullmatch(f) and SHA.fullmatch(s) for f, s in entry.get("rows", {}).values())

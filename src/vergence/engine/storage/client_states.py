@@ -131,6 +131,7 @@ class ClientStateIndex(Mapping[str, Any]):
         lab_of: person -> lab; with labs, the keys of the index are the people in them.
         filed: client -> reference to the file of its state.
         changed: client -> reference to the file, for states that changed since the last checkpoint.
+        best: client -> reference, as they were at the best evaluation; empty before the first.
         passed: files of replaced states that the last checkpoint still names.
         spares: unneeded files, which may be overwritten.
     """
@@ -139,6 +140,7 @@ class ClientStateIndex(Mapping[str, Any]):
         self.store, self.lab_of = store, homes
         self.filed: dict[str, StateRef] = {}
         self.changed: dict[str, StateRef] = {}
+        self.best: dict[str, StateRef] = {}
         self.passed: list[str] = []
         self.spares: list[str] = []
 
@@ -167,10 +169,8 @@ class ClientStateIndex(Mapping[str, Any]):
         """Record a new file as a client's state, in place of the client's previous file."""
         before = self.filed.get(client)
         # A file that a checkpoint names must stay until the next one: the run may be killed now.
-        if before is not None and client in self.changed:
-            self.spares.append(before.file)
-        elif before is not None:
-            self.passed.append(before.file)
+        if before is not None and before != self.best.get(client):
+            (self.spares if client in self.changed else self.passed).append(before.file)
         self.filed[client] = self.changed[client] = entry
 
     def spare(self) -> str | None:
@@ -180,6 +180,14 @@ class ClientStateIndex(Mapping[str, Any]):
     def restore(self, filed: Mapping[str, StateRef]) -> None:
         """Set every client's state to the file that a checkpoint names."""
         self.filed = dict(filed)
+
+    def mark_best(self) -> None:
+        """Record that the present files are those of the best evaluation.
+
+        Files of the best evaluation before are replaced ones from now on.
+        """
+        earlier, self.best = self.best, dict(self.filed)
+        self.passed += [e.file for c, e in earlier.items() if e != self.best.get(c)]
 
     def pin(self) -> None:
         """Record that a new checkpoint names the present files; replaced files become spare."""

@@ -23,7 +23,7 @@ NOBODY = -1
 """Seed of a manifest in which no seed is under way."""
 
 
-def prepare(path: Path, stamp: Mapping[str, str], keeps_p1: bool) -> None:
+def prepare(path: Path, stamp: Mapping[str, str], keeps_p1: bool, restores: bool) -> None:
     """Make the checkpoint of a finished run one that goes on after its last round.
 
     Nothing is lost if the process is killed: either the old checkpoint stays, or the new one.
@@ -32,6 +32,8 @@ def prepare(path: Path, stamp: Mapping[str, str], keeps_p1: bool) -> None:
         path: the run directory of one method.
         stamp: stamp of the run with more rounds.
         keeps_p1: whether the run with more rounds evaluates inside the turns of that round, too.
+        restores: whether the run has gone back to its best evaluation. People were evaluated after
+            its last round then, before it did so.
 
     Raises:
         StateError: a seed has no checkpoint from which it could go on.
@@ -54,13 +56,9 @@ def prepare(path: Path, stamp: Mapping[str, str], keeps_p1: bool) -> None:
                 rows[name] = [f"seed{seed}.rows.{name}", digest(data)]
                 disk.write_whole(path / "state" / rows[name][0], data)
             # A run that was stopped has measured the models of its last round.
-            unmeasured = seed not in manifest.get("stopped", {})
-            later[seed] = {
-                "round": last["round"],
-                "files": last["files"],
-                "rows": rows,
-                "unmeasured": unmeasured,
-            }
+            unmeasured = not restores and seed not in manifest.get("stopped", {})
+            kept = {key: last[key] for key in ("round", "files", "best") if key in last}
+            later[seed] = {**kept, "rows": rows, "unmeasured": unmeasured}
         files = next(iter(later.values()))["files"]
         begun = {"stamp": dict(stamp), "done": {}, "seed": NOBODY, "round": 0, "files": files}
         solving = {"solving": manifest["solving"]}
@@ -82,11 +80,10 @@ def _rows(path: Path, seed: str, last: JsonObject, keeps_p1: bool) -> Iterator[l
 
 def files_of_last(path: Path, done: JsonObject) -> set[str]:
     """Return the state files that a finished seed has for going on alone."""
-    if "last" not in done:
-        return set()
+    last = done.get("last", done)
     named = [
-        {about[0] for about in files.values()}
-        | {entry.file for entry in filed_in(path, files).values()}
-        for files in (done["last"]["files"], done["files"])
+        {about[0] for about in each["files"].values()}
+        | {entry.file for entry in filed_in(path, each["files"]).values()}
+        for each in (last, last.get("best", last), done)
     ]
-    return named[0] - named[1]
+    return (named[0] | named[1]) - named[2]

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +35,10 @@ from vergence.privacy.release_log import BOOKS, FOLDER
 
 if TYPE_CHECKING:
     from vergence.engine.storage.client_states import ClientStateIndex
+
+
+LAST = ("round", "files", "best", "tables", "digests")
+"""Entries of a manifest that stay with a finished seed, which may have more rounds later."""
 
 
 class SolverChoice(NamedTuple):
@@ -65,6 +70,7 @@ class Checkpoint:
         engine_state: name -> part of the engine's own state, such as the virtual clock's.
         unmeasured: whether `round` was the last one of a run that now has more rounds, so that
             people were not evaluated before the method's `finish`.
+        best: the states at the best evaluation so far, if the run goes back to them at its end.
     """
 
     round: int
@@ -72,6 +78,7 @@ class Checkpoint:
     filed: Mapping[str, StateRef]
     engine_state: Mapping[str, object] = field(default_factory=dict)
     unmeasured: bool = False
+    best: Checkpoint | None = None
 
 
 @dataclass
@@ -172,6 +179,7 @@ class RunDirectory:
         clients: ClientStateIndex,
         fingerprint: str | None = None,
         engine_state: Mapping[str, object] | None = None,
+        best_round: int | None = None,
     ) -> None:
         """Replace the checkpoint; kill -9 at any moment leaves either the old or the new one.
 
@@ -183,6 +191,7 @@ class RunDirectory:
             fingerprint: fingerprint of a finished seed; None: the seed is not finished.
             engine_state: name -> part of the engine's own state. Each part has its own file, which
                 is written again only if the part is another object.
+            best_round: round to which the run goes back at its end, as it stands; None: it stays.
         """
         # New files get new names, then the manifest is replaced in one step, then old files go.
         with saving(self.path), profiling.phase("checkpoints"):
@@ -193,30 +202,59 @@ class RunDirectory:
             entry = self._save_server(name, server, before.get("server", ["", ""]))
             others = self._save_engine_state(seed, round, engine_state or {}, before)
             journal = self._journal or StateJournal(self.state, seed)
-            self._journal = journal.add(clients.changed, clients.filed)
+            # Clients that came after the best evaluation have no state any more.
+            back = fingerprint is not None and best_round is not None
+            add = journal.renewed if back else partial(journal.add, clients.changed)
+            self._journal = add(clients.filed)
             files = {"server": entry, "clients": list(self._journal.mark), **others}
-            last = {k: self.manifest[k] for k in ("round", "files", "tables", "digests") if before}
+            last = {k: self.manifest[k] for k in LAST if before and k in self.manifest}
+            best = self.manifest.get("best", {}).get("files", {})
             self.manifest |= {"seed": seed, "round": round, "files": files}
             if fingerprint is not None:
                 done = {"fingerprint": fingerprint, "files": files}
-                # The state before `finish` stays, so that the run may have more rounds later.
-                # Messages that are under way would stay as well, each as large as a model.
-                if before.keys() == {"server", "clients"} and not self.elsewhere:
-                    done["last"], before = last, {}
+                if self._finish(seed, done, last, best_round):
+                    before = best = {}
                     clients.passed.clear()
-                self.manifest["done"][str(seed)] = done
-                self._journal = None
+            elif best_round == round:
+                states = {name: files[name] for name in ("server", "clients")}
+                self.manifest["best"] = {"round": round, "files": states}
             self._replace_manifest()
             clients.pin()
             if fingerprint is not None:
                 clients.clear()
-            self._leave(before, files)
+            self._leave(best, before)
+            if back:
+                self._sweep(f"seed{seed}.*")
             # Their rows are in the tables now, as the new checkpoint knows.
             while self._merged:
                 self._merged.pop().unlink(missing_ok=True)
             if fingerprint is not None and self._spare is not None:
                 self._spare.unlink(missing_ok=True)
                 self._spare = None
+
+    def _finish(
+        self, seed: int, done: JsonObject, last: JsonObject, best_round: int | None
+    ) -> bool:
+        """Record a finished seed in the manifest; return whether it may have more rounds.
+
+        Args:
+            seed: the seed.
+            done: fingerprint and files of the final states.
+            last: entries of the checkpoint after the last round; empty without checkpoints.
+            best_round: round to which the run went back; None: it did not.
+        """
+        self.manifest.pop("best", None)
+        went_back = best_round is not None
+        # The state before `finish` stays, so that the run may have more rounds later. Messages that
+        # are under way would stay as well, each as large as a model.
+        stays = last.get("files", {}).keys() == {"server", "clients"} and not self.elsewhere
+        if stays := stays and not (went_back and str(seed) in self.manifest.get("stopped", {})):
+            done["last"] = last
+        if went_back:
+            done["best_round"] = best_round
+        self.manifest["done"][str(seed)] = done
+        self._journal = None
+        return stays
 
     def _save_server(self, name: str, server: object, before: Sequence[str]) -> Sequence[str]:
         """Write the server's state to a file of this name, if it is new; return file and digest.
@@ -257,17 +295,19 @@ class RunDirectory:
         self._engine_state = dict(parts)
         return files
 
-    def _leave(self, before: JsonObject, now: JsonObject) -> None:
-        """Keep the last server state's file to overwrite it later; delete other files of `before`.
+    def _leave(self, *earlier: JsonObject) -> None:
+        """Keep a server state's file to overwrite it later; delete other files of `earlier` ones.
 
-        Files that `now`, the new checkpoint, names are not deleted.
+        Files that the manifest names, for its checkpoint or the best evaluation, stay.
         """
-        if "server" in before and before["server"][0] != now["server"][0]:
-            self._spare = self.state / before["server"][0]
-        named = {about[0] for about in now.values()}
-        for name, about in before.items():
-            if name != "server" and about[0] not in named:
-                (self.state / about[0]).unlink(missing_ok=True)
+        now = self.manifest["files"], self.manifest.get("best", {}).get("files", {})
+        named = {about[0] for files in now for about in files.values()}
+        old = {about[0]: name for files in earlier for name, about in files.items()}
+        for file in old.keys() - named:
+            if old[file] == "server" and self._spare is None:
+                self._spare = self.state / file
+            else:
+                (self.state / file).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
         """Write the manifest `checkpoint.json`, with the tables' lengths and digests."""
@@ -282,18 +322,22 @@ class RunDirectory:
         manifest = sealed_manifest(self.manifest)
         disk.write_whole(self.state / "checkpoint.json", manifest, lasting=self.elsewhere)
 
-    def _sweep(self) -> None:
-        """Delete files that no checkpoint names, such as those of an interrupted round."""
+    def _sweep(self, pattern: str = "*") -> None:
+        """Delete files that no checkpoint names, such as those of an interrupted round.
+
+        Only files whose name matches `pattern` are deleted.
+        """
         done, later = self.manifest["done"].values(), self.manifest.get("later", {}).values()
-        ends = [d["last"]["files"] for d in done if "last" in d]
-        named = [self.manifest.get("files"), *ends, *(d["files"] for d in (*done, *later))]
+        ends = [self.manifest, *later, *(d["last"] for d in done if "last" in d)]
+        bests = [end["best"] for end in ends if "best" in end]
+        named = [entry.get("files") for entry in (*ends, *bests, *done)]
         # Secrets and release logs never go with a checkpoint: a budget that was spent stays spent.
         wanted = {"checkpoint.json", FOLDER, BOOKS}
         wanted |= {file for seed in later for file, _ in seed["rows"].values()}
         for files in filter(None, named):
             wanted |= {about[0] for about in files.values()}
             wanted |= {entry.file for entry in filed_in(self.path, files).values()}
-        for path in self.state.iterdir():
+        for path in self.state.glob(pattern):
             if path.name not in wanted:
                 path.unlink()
 
@@ -310,7 +354,7 @@ class RunDirectory:
                 lines = read_whole(self.path, file, sha).decode().splitlines(keepends=True)
                 self.append(name, csv.reader(lines))
                 self._merged.append(self.state / file)
-            self.manifest |= {"seed": seed, "round": later["round"], "files": later["files"]}
+            self.manifest |= {"seed": seed, **{k: later[k] for k in LAST[:3] if k in later}}
         if self.manifest.get("seed") != seed:
             return None
         files, at = self.manifest["files"], self.manifest["round"]
@@ -320,6 +364,11 @@ class RunDirectory:
             )
         progress = load_progress(self.path, files, at, records, self.elsewhere, fresh)
         self._engine_state = dict(progress.engine_state)
+        if about := self.manifest.get("best"):
+            best = load_progress(
+                self.path, about["files"], about["round"], records, self.elsewhere, fresh
+            )
+            progress = replace(progress, best=best)
         return replace(progress, unmeasured=later is not None and later["unmeasured"])
 
 

@@ -72,11 +72,15 @@ class StateJournal:
             filed: client -> reference, for the states of all clients.
         """
         if self.lines + len(changed) > 2 * len(filed) + SLACK:
-            fresh = StateJournal(self.folder, self.seed, self.generation + 1)
-            fresh._append(filed)
-            return fresh
+            return self.renewed(filed)
         self._append(changed)
         return self
+
+    def renewed(self, filed: Mapping[str, StateRef]) -> StateJournal:
+        """Begin a new journal, with one line for each client; return it."""
+        fresh = StateJournal(self.folder, self.seed, self.generation + 1)
+        fresh._append(filed)
+        return fresh
 
     def _append(self, filed: Mapping[str, StateRef]) -> None:
         data = csv_of((c, *entry) for c, entry in filed.items()).encode()
