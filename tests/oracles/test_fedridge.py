@@ -128,6 +128,28 @@ def test_no_own_part_where_leave_one_out_finds_no_gain() -> None:
     assert error == 1.0
 
 
+@pytest.mark.parametrize("count", [1, 6])
+def test_no_own_part_where_leaving_a_sample_out_leaves_nothing_of_it(count: int) -> None:
+    """Without a kernel between samples, leave-one-out errors are the targets, up to rounding."""
+    draw = torch.Generator().manual_seed(2)
+    for _ in range(50):
+        targets = torch.randn(count, 2, generator=draw, dtype=torch.float64)
+        coefficients, error = kernel_ridge(2 * torch.eye(count).double(), targets)
+        assert not coefficients.any()
+        assert error == float(targets.square().mean())
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_one_sample_gives_no_own_part(task: ToyTask) -> None:
+    method = FedRidge()
+    offered = method.offer(one_round(method, task), "a")
+    for seed in range(20):
+        state, _ = taught(method, task, method.client(task), offered, person(1, seed), verb="tune")
+        common = method.client(task).params.put(offered["model"])
+        parts = ("own_weight", "own_bias") if task is TASKS["kernel head"] else ("2.weight",)
+        assert all(torch.equal(state.params[name], common[name]) for name in parts)
+
+
 @pytest.mark.parametrize("common", [True, False])
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_the_own_part_is_added_to_the_common_one(task: ToyTask, common: bool) -> None:
@@ -182,6 +204,39 @@ def test_a_matrix_with_noise_still_has_a_solution() -> None:
     assert float(torch.linalg.eigvalsh(among)[0]) < 0
     solution = solve_products(among, torch.ones(9, 1).double(), 0.1)
     assert bool(solution.isfinite().all())
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.999, 1.0, 1.5])
+def test_negative_eigenvalues_count_as_zero_however_near_minus_the_penalty(share: float) -> None:
+    """Of a diagonal matrix: the entry is - share * penalty, and its coefficient 1 / penalty."""
+    diagonal = torch.tensor([3.0, 2.0, 0.0, 1.0]).double()
+    # The penalty, in units of the sum of the other entries without the last.
+    penalty = 0.1 * 5
+    diagonal[2] = -share * penalty
+    solution = solve_products(diagonal.diag(), torch.ones(4, 1).double(), 0.1).flatten()
+    expected = [1 / 3.5, 1 / 2.5, 1 / penalty, 1.0]
+    assert solution.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_products_that_are_no_numbers_give_a_head_that_shows_it(number: float) -> None:
+    """The server goes on, and the run says that its model diverged."""
+    among, ones = torch.eye(4).double(), torch.ones(4, 1).double()
+    among[0, 0] = number
+    assert solve_products(among, ones, 0.1).isnan().all()
+    assert solve_products(torch.eye(4).double(), ones * number, 0.1).isnan().all()
+
+
+def test_two_liars_whose_sum_is_infinite_do_not_stop_the_server() -> None:
+    """Each reply is finite, as the server checks, and their sum in float32 is not."""
+    task, method = TASKS["kernel head"], FedRidge()
+    server = method.server(task)
+    honest = taught(method, task, method.client(task), method.offer(server, "a"), PEOPLE[0])[1]
+    products = honest.trees["products"]
+    huge = products.total.like(torch.full_like(products.total.flat, 3e38))
+    lie = replace(honest, trees={"products": replace(products, total=huge)})
+    after = summed(method, server, [lie, lie, honest], {"products": huge})
+    assert after.model["weight"].isnan().all()
 
 
 @pytest.mark.parametrize("factor", [-1e6, 1e6])

@@ -55,7 +55,8 @@ class FedRidge(Method[RidgeModel, Layers]):
     no personal part, this part is zero.
 
     Args:
-        ridge: penalty of the common part; 1 weighs as much as one sample.
+        ridge: penalty of the common part; 1 weighs as much as one sample, or as one client where
+            clients count equally.
         common: fit the common part; otherwise clients send nothing, and each has its own part
             alone, which is the baseline that needs no federation.
         own_part: fit each client's residuals after the last round; otherwise everybody predicts
