@@ -1,6 +1,7 @@
 """residuals.json of a run: variances by sums over people, and what reads it or says of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,12 +10,18 @@ import vergence as vg
 from tests.cli.commands import run, vergence
 from vergence.adaptation.adapted_run import adapt_to, open_source
 from vergence.adaptation.fine_tuning import SHARED
-from vergence.adaptation.other_people import RESIDUAL
+from vergence.adaptation.other_people import RESIDUAL, residual_prior
 from vergence.adaptation.own_data import OwnData
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.errors import StateError
-from vergence.experiment.newcomers import RESIDUALS, has_residuals, read_residuals
+from vergence.experiment.newcomers import (
+    RESIDUALS,
+    has_residuals,
+    read_residuals,
+    write_residuals,
+)
 from vergence.experiment.trained_run import read_run
+from vergence.privacy.config import Privacy, SecureAggregationConfig
 from vergence.results.read import read
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.residual_kernel import RATIOS, ResidualKernel, evidence
@@ -119,6 +126,48 @@ def test_a_damaged_file_is_refused(trained, tmp_path, bad):
         read_residuals(copy, 3)
     with pytest.raises(StateError, match=RESIDUALS):
         open_source(copy, None)
+
+
+def test_a_file_that_the_run_did_not_write_is_refused(trained, tmp_path):
+    few = run(tmp_path, EYES.replace("people = 6", "people = 4"))
+    assert read_residuals(few, 3) is None
+    (few / RESIDUALS).write_bytes((trained / RESIDUALS).read_bytes())
+    with pytest.raises(StateError, match=r"residuals\.json was put there after"):
+        open_source(few, None)
+
+
+def test_secure_sums_of_more_people_have_residuals_of_as_many(trained, tmp_path):
+    config = tmp_path / "sums.toml"
+    config.write_text(EYES + SUMS.replace("3", "6"))
+    explained = " ".join(vergence("explain", config).out.replace("│", " ").split())
+    assert "nothing of fewer than 6 people" in explained
+    assert "from sums over at least 6 people's" in explained
+    one = read_run(trained, 3)
+    privacy = Privacy(aggregation=SecureAggregationConfig(min_contributors=6))
+    plan = replace(one.experiment.plan, privacy=privacy)
+    one = replace(one, experiment=replace(one.experiment, plan=plan))
+    write_residuals(tmp_path, [one])
+    assert read_residuals(tmp_path, 3) is not None
+    people = dict(one.ready.people)
+    people["p05"] = replace(people["p05"], val=people["p05"].val.subset(torch.arange(0)))
+    # The file of the model before must not stay, either.
+    write_residuals(tmp_path, [one.on_data(replace(one.ready, people=people))])
+    assert not (tmp_path / RESIDUALS).exists()
+
+
+def test_priors_leave_out_people_whose_model_diverged():
+    total = torch.ones(3 * len(torch.cartesian_prod(*map(torch.tensor, RATIOS))) + 1).double()
+    broken = total * torch.nan
+    kernel = residual_prior([total, broken, total])[RESIDUAL]
+    assert torch.equal(kernel.variances, ResidualKernel.of(2 * total).variances)
+    assert residual_prior([broken]) == {}
+
+
+def test_a_model_that_diverged_has_no_residuals_and_ends_its_run(tmp_path):
+    """Its angles are so large that sums of their squares have lost all other numbers."""
+    out = run(tmp_path, EYES.replace("lr = 0.05", "lr = 1e7").replace("[3, 5]", "[3]"))
+    assert (out / "SHA256SUMS").is_file()
+    assert not (out / RESIDUALS).exists()
 
 
 def test_explain_and_the_ethics_page_say_so_where_it_is_written(trained, tmp_path):

@@ -135,6 +135,17 @@ def test_sums_that_are_no_numbers_are_refused(bad):
         ResidualKernel.of(torch.zeros_like(total))
 
 
+@pytest.mark.parametrize("far", [math.nan, 3.2, 1e10, 1e200])
+def test_predictions_beyond_all_directions_say_nothing_of_people(far):
+    each = person(60, 0)
+    predicted = torch.full((60, 2), 0.1, dtype=torch.float64)
+    assert evidence(predicted, predicted + 0.1, each.inputs).isfinite().all()
+    predicted[7, 1] = far
+    made = evidence(predicted, torch.zeros(60, 2), each.inputs)
+    assert made.isnan().all()
+    assert made.shape == evidence(each.predicted, each.predicted, each.inputs).shape
+
+
 def test_unknown_sides_change_no_distance_and_no_term():
     each = person(5, 0)
     inputs = person_inputs(each.image, each.pose)

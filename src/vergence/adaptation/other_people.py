@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from vergence.experiment.newcomers import HeldOut, read_residuals
 from vergence.experiment.trained_run import TrainedRun
@@ -25,6 +26,12 @@ def priors_of_run(run: TrainedRun) -> dict[str, ResidualKernel]:
     """Return the priors that a run's own folder has, by name of the way: at most one."""
     kernel = read_residuals(run.folder, run.task.seed)
     return {} if kernel is None else {RESIDUAL: kernel}
+
+
+def residual_prior(evidences: Sequence[Tensor]) -> dict[str, ResidualKernel]:
+    """Return the residual kernel of people's `evidence`; none if their models all diverged."""
+    finite = [each for each in evidences if each.isfinite().all()]
+    return {RESIDUAL: ResidualKernel.of(torch.stack(finite).sum(0))} if finite else {}
 
 
 def own_priors(
@@ -51,7 +58,7 @@ def own_priors(
             for kind, terms in FITTED_KINDS.items()
             if "eye" not in terms or all(seen[who][2] is not None for who in others)
         }
-        | {RESIDUAL: ResidualKernel.of(torch.stack([evidences[who] for who in others]).sum(0))}
+        | residual_prior([evidences[who] for who in others])
         for person, others in wanted.items()
         if len(others) > 1
     }

@@ -18,12 +18,13 @@ from vergence.core.federation import Dataset, Federation
 from vergence.core.method import Method
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
-from vergence.errors import ConfigError, nearest
+from vergence.errors import ConfigError, StateError, nearest
+from vergence.experiment import checksums
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun, one_run, participants_data, read_run
 from vergence.experiment.validation import Loaded, validate
 from vergence.results.read import read
-from vergence.results.run_files import read_json
+from vergence.results.run_files import read_json, read_text
 from vergence.results.write import write_json
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.training.residual_kernel import FITTED_SAMPLES, ResidualKernel
@@ -159,6 +160,14 @@ def has_residuals(plan: Plan, method: Method, task: Task) -> bool:
     )
 
 
+def fewest_people(plan: Plan) -> int:
+    """Return the smallest number of people whose residuals a run adds up.
+
+    Secure sums promise that nothing is known of fewer people than a sum has.
+    """
+    return max(FEWEST_PEOPLE, plan.privacy.least)
+
+
 def write_residuals(folder: Path, finals: Sequence[TrainedRun]) -> None:
     """Write residuals.json: by seed, variances of people's residuals under the shared model.
 
@@ -168,11 +177,15 @@ def write_residuals(folder: Path, finals: Sequence[TrainedRun]) -> None:
     entries = {}
     for run in finals:
         kernel, count = fit_residuals(run, run.ready.clients[:MOST_PEOPLE])
-        if kernel is not None and count >= FEWEST_PEOPLE:
+        plan = run.experiment.plan
+        plan = plan.known(plan.silos.count(len(run.ready.clients)))
+        if kernel is not None and count >= fewest_people(plan):
             entries[str(run.task.seed)] = {
                 "people": count,
                 "variances": kernel.variances.T.tolist(),
             }
+    # A run of more rounds may find the file of its earlier model, which is not of this one.
+    (folder / RESIDUALS).unlink(missing_ok=True)
     if entries:
         write_json(folder / RESIDUALS, entries)
 
@@ -199,7 +212,6 @@ def _evidence(run: TrainedRun, person: str) -> torch.Tensor | None:
     # Those that are used anyway, so that a large network need not see the others.
     val = val.subset(torch.linspace(0, len(val) - 1, min(FITTED_SAMPLES, len(val))).long())
     evidence = run.task.residual_evidence(run.outputs(run.newcomer(person), val), val)
-    # A model that broke says nothing of others.
     return evidence if evidence.isfinite().all() else None
 
 
@@ -207,10 +219,15 @@ def read_residuals(folder: Path, seed: int) -> ResidualKernel | None:
     """Return the process with the variances in a run's residuals.json, None if it has none.
 
     Raises:
-        StateError: the file is damaged.
+        StateError: the file is damaged, or was not written by the run.
     """
     if not (folder / RESIDUALS).is_file():
         return None
+    # The sums of a run that wrote no such file have no line on it.
+    if checksums.sealed(folder) and RESIDUALS not in read_text(folder / checksums.NAME):
+        raise StateError(
+            f"{folder / RESIDUALS} was put there after the run was sealed; delete this file"
+        )
     entry = read_json(folder / RESIDUALS).get(str(seed))
     if entry is None:
         return None

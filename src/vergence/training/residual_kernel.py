@@ -5,6 +5,7 @@ Used in `adaptation`, `experiment`, `studies` and `tasks`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -123,7 +124,8 @@ def evidence(predicted: Tensor, true: Tensor, inputs: Tensor) -> Tensor:
     Sums of these over people are all that `ResidualKernel.of` needs. A setting is a choice of one
     number of each line of `RATIOS`, which gives the residuals r of an angle the covariance
     noise * C. There are r C^-1 r for pitch, the same for yaw, log |C|, each for every setting, and
-    the number of samples. Of more than `FITTED_SAMPLES` samples, evenly spaced ones are used.
+    the number of samples. Of more than `FITTED_SAMPLES` samples, evenly spaced ones are used. All
+    numbers are NaN if a predicted angle is NaN or beyond pi: such a model says nothing of others.
 
     Args:
         predicted: predicted angles (pitch, yaw) in radians, `[n, 2]`.
@@ -140,6 +142,9 @@ def evidence(predicted: Tensor, true: Tensor, inputs: Tensor) -> Tensor:
     linear = torch.cartesian_prod(*map(torch.tensor, RATIOS[:-1])).double()
     roots = linear[:, [0, 1, 2, 2, 3, 3]].sqrt()
     sides = torch.cat([linear_terms(near, x), residual - near], 1)
+    # Later the factorisation would fail, or rounding errors would be taken for people's errors.
+    if not near.abs().max() <= math.pi:
+        return torch.full((3 * len(linear) * len(RATIOS[-1]) + 1,), torch.nan).double()
     squares, determinants = [], []
     for ratio in RATIOS[-1]:
         factor = torch.linalg.cholesky(ratio * kernel + torch.eye(len(x)))

@@ -14,7 +14,7 @@ from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import protections
 from vergence.engine.protections.split_guard import KEY, verdicts
-from vergence.experiment.newcomers import FEWEST_PEOPLE, RESIDUALS, has_residuals
+from vergence.experiment.newcomers import RESIDUALS, fewest_people, has_residuals
 from vergence.privacy.dp.accounting import accountant
 from vergence.privacy.hooks import Promise, ProtectedRun, Statement
 from vergence.privacy.release_log import FOLDER, refuse_missing
@@ -42,23 +42,6 @@ FITS, DROWNS = 1.0, 10.0
 Source: measured (docs/explanation/differential_privacy.md): 600 at 14 people and 1.8 M parameters.
 """
 REMAINS = "Learning remains possible."
-RESIDUALS_STATEMENTS = (
-    Statement(
-        "closing table",
-        f"how far people's errors differ: {RESIDUALS}, twelve variances from sums over at least "
-        f"{FEWEST_PEOPLE} people's validation samples. A run on one machine writes them, and "
-        "vergence adapt reads them; a deployment has none",
-        "whoever has the run's folder",
-    ),
-    Statement(
-        "residual",
-        f"How far people's errors differ: a run on one machine writes twelve variances "
-        f"({RESIDUALS}) from sums over at least {FEWEST_PEOPLE} people's validation samples. "
-        "Whoever knows the data of all people but one can work out something of that one from "
-        "them.",
-    ),
-)
-"""What reports say of a run that writes residuals.json."""
 OWN = "A protection of this study's own, which this software has not checked."
 
 
@@ -154,8 +137,28 @@ def statements(
             lines = [line._replace(text=name + line.text, checked=False) for line in lines]
         every += lines
     if has_residuals(plan, method, task):
-        every += RESIDUALS_STATEMENTS
+        every += residuals_statements(fewest_people(plan))
     return every
+
+
+def residuals_statements(fewest: int) -> list[Statement]:
+    """Return what reports say of a run that writes residuals.json, of so many people or more."""
+    sums = f"from sums over at least {fewest} people's validation samples."
+    return [
+        Statement(
+            "closing table",
+            f"how far people's errors differ: {RESIDUALS}, twelve variances {sums} A run on one "
+            "machine writes them, and vergence adapt reads them; a deployment has none",
+            "whoever has the run's folder",
+        ),
+        Statement(
+            "residual",
+            "How far people's errors differ: a run on one machine writes twelve variances "
+            f"({RESIDUALS}) {sums} "
+            "Whoever knows the data of all people but one can work out something of that one from "
+            "them.",
+        ),
+    ]
 
 
 def uncovered_text(method: Method) -> str:
