@@ -17,8 +17,9 @@ def test_few_samples_are_left_out_in_turn_and_more_are_dealt_to_five_folds():
 
 
 def test_a_sample_counts_for_itself_or_with_those_of_its_target():
-    plain = Samples({"gaze": torch.zeros(4, 2)})
+    plain = Samples({"gaze": torch.arange(8.0).reshape(4, 2)})
     assert units(plain).tolist() == [0, 1, 2, 3]
+    assert units(Samples({"points": torch.zeros(3, 1, 1, 2)})).tolist() == [0, 1, 2]
     target = torch.tensor([2, 2, 7, 2])
     assert units(Samples({**plain.columns, "target": target})).tolist() == [0, 0, 1, 0]
 
@@ -30,6 +31,13 @@ def test_both_eyes_of_a_frame_count_as_one_sample():
     side = torch.tensor([0, 0, 1, 1])
     assert units(Samples({"gaze": gaze, "side": side})).tolist() == [0, 1, 0, 1]
     assert units(Samples({"gaze": gaze})).tolist() == [0, 1, 2, 3]
+
+
+def test_a_sample_that_is_there_twice_counts_once():
+    gaze = torch.tensor([[0.1, 0.3], [0.2, 0.3], [0.1, 0.3]])
+    assert units(Samples({"gaze": gaze})).tolist() == [0, 1, 0]
+    column = torch.zeros(3, 1, dtype=torch.int64)
+    assert units(Samples({"gaze": gaze, "side": column})).tolist() == [0, 1, 0]
 
 
 def test_a_way_within_one_error_of_the_best_does_not_leave_the_shared_model():

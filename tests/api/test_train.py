@@ -244,7 +244,7 @@ class EyesAlone(vg.tasks.GazeAngle):
         return super().forward(module, {**batch, "pose": torch.zeros(len(batch["image"]), 2)})
 
 
-def test_a_task_of_ones_own_that_reads_fewer_columns_than_its_parent_predicts():
+def test_a_task_of_ones_own_that_reads_fewer_columns_than_its_parent_predicts(tmp_path):
     people = {
         person: {"image": columns["image"], "gaze": columns["gaze"]}
         for person, columns in eyes().items()
@@ -261,6 +261,13 @@ def test_a_task_of_ones_own_that_reads_fewer_columns_than_its_parent_predicts():
     assert torch.equal(run.predict("p2", {"image": image}), found)
     with pytest.raises(vg.DataError, match="takes arrays by name: image, pose; got gaze"):
         run.predict("p2", {"gaze": people["p2"]["gaze"]})
+    # Without head poses there are no ways to adapt by kernels.
+    new = vg.Federation.from_arrays({"new": people["p2"]})
+    ways = run.calibrate(new, counts=(0, 2)).index.get_level_values("way")
+    assert "offset" in ways
+    assert not {"residual kernel", "kernel ridge alone"} & {*ways}
+    samples = {name: column[:3] for name, column in people["p2"].items()}
+    assert run.adapt(samples, out=tmp_path / "me").predict("me", {"image": image}).shape == (30, 2)
 
 
 def test_people_without_a_column_that_the_task_reads_are_told_which():

@@ -1,7 +1,7 @@
 """The gaze angle task: scaling, losses, scores and constants, by hand."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,7 +10,8 @@ from torch import nn
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.task import Model
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, DataError
+from vergence.models.small_eye import SmallEye
 from vergence.tasks.gaze_angle import GazeAngle
 
 
@@ -123,3 +124,30 @@ def test_bad_options_and_shapes_are_named():
 def test_error_of_opposite_directions_is_180_degrees():
     found = GazeAngle(EchoModel()).metrics(torch.tensor([[0.0, math.pi]]), samples([0, 0]))
     assert found["angle_error_deg"] == pytest.approx(180, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("column", "number", "words"),
+    [
+        ("gaze", 12.0, r"eyes: p1: gaze reaches 12\.0, and angles must be radians"),
+        ("pose", -30.0, r"eyes: p1: pose reaches 30\.0, and angles must be radians"),
+        ("side", 2, r"eyes: p1: side is 2, and must be 0 for a left and 1 for a right eye"),
+        ("side", -1, "eyes: p1: side is -1"),
+    ],
+)
+@pytest.mark.parametrize("part", ["train", "val", "test"])
+def test_degrees_and_other_numbers_of_sides_are_refused(part, column, number, words):
+    """Of one sample of one person; a gaze straight backwards is not refused."""
+    columns = {
+        "gaze": torch.tensor([[0.1, 0.2], [0.0, torch.pi]]),
+        "pose": torch.zeros(2, 2),
+        "side": torch.tensor([0, 1]),
+    }
+    fine = Samples(columns)
+    whole = Splits(fine, fine, fine)
+    GazeAngle(SmallEye()).check(Federation("eyes", {"p0": whole, "p1": whole}))
+    changed = columns[column].clone()
+    changed.view(-1)[-1] = number
+    other = replace(whole, **{part: Samples({**columns, column: changed})})
+    with pytest.raises(DataError, match=words):
+        GazeAngle(SmallEye()).check(Federation("eyes", {"p0": whole, "p1": other}))

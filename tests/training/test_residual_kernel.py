@@ -135,7 +135,7 @@ def test_sums_that_are_no_numbers_are_refused(bad):
         ResidualKernel.of(torch.zeros_like(total))
 
 
-@pytest.mark.parametrize("far", [math.nan, 3.2, 1e10, 1e200])
+@pytest.mark.parametrize("far", [math.nan, 7.0, 1e10, 1e200])
 def test_predictions_beyond_all_directions_say_nothing_of_people(far):
     each = person(60, 0)
     predicted = torch.full((60, 2), 0.1, dtype=torch.float64)

@@ -137,14 +137,16 @@ def units(samples: Samples) -> NDArray[np.int64]:
     """Number of the unit that each sample belongs to, in order of appearance.
 
     A sample is a unit by itself, except that frames of one target (column `target`) form one, and
-    both eyes of a frame, whose angles mirror each other: they are nearly the same sample.
+    samples of one gaze, as both eyes of a frame, whose angles mirror each other: they are nearly
+    the same sample, or the same one twice.
     """
     columns = samples.columns
     keys: list[object] = list(range(len(samples)))
     if "target" in columns:
         keys = columns["target"].tolist()
-    elif "side" in columns and "gaze" in columns:
-        facing = torch.stack([torch.ones(len(samples)), 1.0 - 2.0 * columns["side"]], 1)
+    elif "gaze" in columns:
+        side = columns["side"].reshape(-1) if "side" in columns else torch.zeros(len(samples))
+        facing = torch.stack([torch.ones(len(samples)), 1.0 - 2.0 * side], 1)
         # The yaw of a right eye is mirrored, as its picture is: turned back, both eyes agree.
         keys = [tuple(each) for each in (columns["gaze"] * facing).tolist()]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}

@@ -170,9 +170,11 @@ class Adapter:
         ways: dict[str, Callable[[Rows, RandomStream, int], PersonalModel]] = {}
         if isinstance(task, GazeAngle):
             kinds = {**KINDS, **self.fitted}
-            kinds.setdefault(RESIDUAL, DEFAULT)
+            if able := task.has_kernel_inputs(self.labelled):
+                kinds.setdefault(RESIDUAL, DEFAULT)
             ways |= {name: partial(self._fit_correction, kind) for name, kind in kinds.items()}
-            ways[KERNEL_ALONE] = lambda rows, *_: self._fit_kernel(fit_alone, rows)
+            if able:
+                ways[KERNEL_ALONE] = lambda rows, *_: self._fit_kernel(fit_alone, rows)
         if isinstance(task, GazeMap) and not task.own_prior:
             ways |= {prior_name(power): partial(self._fit_prior, power) for power in EXPONENTS}
         # A network of one layer has no last layer besides the whole.

@@ -50,7 +50,8 @@ def own_priors(
         train = run.ready.people[person].train
         outputs = run.outputs(run.newcomer(person), train).double()
         assert isinstance(run.task, GazeAngle)
-        evidences[person] = run.task.residual_evidence(outputs, train)
+        if run.task.has_kernel_inputs(train):
+            evidences[person] = run.task.residual_evidence(outputs, train)
         seen[person] = (outputs, train.columns["gaze"].double(), train.columns.get("side"))
     return {
         person: {
@@ -58,7 +59,7 @@ def own_priors(
             for kind, terms in FITTED_KINDS.items()
             if "eye" not in terms or all(seen[who][2] is not None for who in others)
         }
-        | residual_prior([evidences[who] for who in others])
+        | residual_prior([evidences[who] for who in others if who in evidences])
         for person, others in wanted.items()
         if len(others) > 1
     }

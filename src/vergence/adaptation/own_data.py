@@ -5,7 +5,6 @@ Used by `adaptation.adapted_run` and `api.finished_run`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from vergence.data import own_samples
 from vergence.data.io.finite_values import check_finite
 from vergence.errors import ConfigError, DataError, is_out_of_memory, nearest
 from vergence.experiment.schema import Experiment
-from vergence.tasks.gaze_angle import GazeAngle
+from vergence.tasks.gaze_angle import GazeAngle, check_angles
 
 ME = "me"
 """Name of a person whose file holds no name."""
@@ -146,11 +145,8 @@ def prepare_person(experiment: Experiment, seed: int, own: OwnData, rows: Rows) 
             f"'{registry_name(experiment.model)}': {reason}; it has "
             f"{', '.join(_columns(own.samples))}"
         ) from None
-    if isinstance(task, GazeAngle) and float(own.samples.columns["gaze"].abs().max()) > math.pi:
-        raise DataError(
-            f"{own.source}: gaze reaches {float(own.samples.columns['gaze'].abs().max()):.1f}, "
-            "angles must be radians (pitch, yaw): convert degrees with numpy.deg2rad"
-        )
+    if isinstance(task, GazeAngle):
+        check_angles(own.samples, own.source)
     return ready
 
 

@@ -206,8 +206,7 @@ def _evidence(run: TrainedRun, person: str) -> torch.Tensor | None:
     """Return what a person's validation samples say of variances, None without such samples."""
     assert isinstance(run.task, GazeAngle)
     val = run.ready.people[person].val
-    # A network of the user's own may read other columns than these.
-    if not len(val) or not {"image", "pose"} <= val.columns.keys():
+    if not len(val) or not run.task.has_kernel_inputs(val):
         return None
     # Those that are used anyway, so that a large network need not see the others.
     val = val.subset(torch.linspace(0, len(val) - 1, min(FITTED_SAMPLES, len(val))).long())

@@ -5,6 +5,7 @@ Used in `adaptation`, `deployment`, `model_tools`, `studies` and `video`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples, Splits, copy_of
 from vergence.core.federation import Federation
 from vergence.core.options import Share
-from vergence.errors import ConfigError
+from vergence.errors import ConfigError, DataError
 from vergence.metrics.angles import angular_error_deg, mean_direction
 from vergence.metrics.calibration import AngleCorrection
 from vergence.metrics.personal_priors import (
@@ -44,6 +45,10 @@ SPREAD = (EDGES[:, 2] - EDGES[:, 0]) / 1.349
 """Deviation of the gaze of a person of whom nothing is known."""
 AMOUNTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Amounts of the own prior from which a person's validation data choose."""
+
+# A little more than pi, which float32 rounds up: the yaw of a gaze straight backwards.
+FARTHEST = math.pi + 0.01
+"""Largest angle in radians; larger ones are degrees."""
 
 Angles = Float[Tensor, "samples 2"]
 
@@ -229,6 +234,18 @@ class GazeAngle(PriorTask):
         )
         return 4 * pitch + yaw
 
+    def check(self, federation: Federation) -> None:
+        """Refuse angles that are not in radians, and sides that are not 0 or 1.
+
+        Raises:
+            DataError: a person's samples have such a number; the message names it and the person.
+        """
+        # People who are generated on demand are too many to look at, and have radians.
+        people = {} if federation.recipe is not None else federation.people
+        for person, splits in people.items():
+            for part in (splits.train, splits.val, splits.test):
+                check_angles(part, f"{federation.name}: {person}")
+
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return the centres of the cells as gaze, or with `noise` other places in the cells."""
         edges = EDGES.to(classes.device)
@@ -296,8 +313,7 @@ class GazeAngle(PriorTask):
             "personal mean": {p: mean_direction(gaze) for p, gaze in train.items()},
         }
         scored = federation.scored_people
-        # A task of one's own may read other columns than these.
-        able = (p for p, s in scored.items() if {"image", "pose"} <= s.train.columns.keys())
+        able = (p for p, s in scored.items() if self.has_kernel_inputs(s.train))
         ridge = {p: self._alone(scored[p]) for p in able}
         return ({"kernel ridge alone": ridge} if ridge else {}) | {
             name: {
@@ -306,6 +322,13 @@ class GazeAngle(PriorTask):
             }
             for name, constant in constants.items()
         }
+
+    def has_kernel_inputs(self, samples: Samples) -> bool:
+        """Return whether samples have the columns of `kernel_inputs`, which the network reads, too.
+
+        A task of one's own may read others.
+        """
+        return {"image", "pose"} <= samples.columns.keys() and "pose" in self.side_inputs
 
     def kernel_inputs(self, samples: Samples) -> Tensor:
         """Return the `person_inputs` of samples, `[n, pixels + 3]`, float64."""
@@ -320,6 +343,30 @@ class GazeAngle(PriorTask):
     def _alone(self, splits: Splits) -> dict[str, float]:
         train, gaze = self.kernel_inputs(splits.train), splits.train.columns["gaze"]
         return self.metrics(alone(train, gaze, self.kernel_inputs(splits.test)), splits.test)
+
+
+def check_angles(samples: Samples, where: str) -> None:
+    """Refuse gaze and head pose beyond pi, and sides of the eye that are not 0 or 1.
+
+    Raises:
+        DataError: there is such a number; the message begins with `where`.
+    """
+    for name in ("gaze", "pose"):
+        column = samples.columns.get(name)
+        if column is None or not len(column):
+            continue
+        if (largest := float(column.abs().max())) > FARTHEST:
+            raise DataError(
+                f"{where}: {name} reaches {largest:.1f}, and angles must be radians (pitch, yaw): "
+                "convert degrees with numpy.deg2rad"
+            )
+    side = samples.columns.get("side")
+    if side is not None and not ((side == 0) | (side == 1)).all():
+        other = side[(side != 0) & (side != 1)].flatten()[0]
+        raise DataError(
+            f"{where}: side is {other:g}, and must be 0 for a left and 1 for a right eye; mend it, "
+            "or leave the column out"
+        )
 
 
 def part_of(own: Float[Tensor, "folds 2 2"], amount: float) -> Float[Tensor, "folds 2 2"]:

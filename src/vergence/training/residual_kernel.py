@@ -125,7 +125,7 @@ def evidence(predicted: Tensor, true: Tensor, inputs: Tensor) -> Tensor:
     number of each line of `RATIOS`, which gives the residuals r of an angle the covariance
     noise * C. There are r C^-1 r for pitch, the same for yaw, log |C|, each for every setting, and
     the number of samples. Of more than `FITTED_SAMPLES` samples, evenly spaced ones are used. All
-    numbers are NaN if a predicted angle is NaN or beyond pi: such a model says nothing of others.
+    numbers are NaN if a predicted angle is NaN or beyond 2 pi: such a model tells nothing.
 
     Args:
         predicted: predicted angles (pitch, yaw) in radians, `[n, 2]`.
@@ -143,7 +143,7 @@ def evidence(predicted: Tensor, true: Tensor, inputs: Tensor) -> Tensor:
     roots = linear[:, [0, 1, 2, 2, 3, 3]].sqrt()
     sides = torch.cat([linear_terms(near, x), residual - near], 1)
     # Later the factorisation would fail, or rounding errors would be taken for people's errors.
-    if not near.abs().max() <= math.pi:
+    if not near.abs().max() <= 2 * math.pi:
         return torch.full((3 * len(linear) * len(RATIOS[-1]) + 1,), torch.nan).double()
     squares, determinants = [], []
     for ratio in RATIOS[-1]:
