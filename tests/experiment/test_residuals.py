@@ -13,13 +13,14 @@ from vergence.adaptation.fine_tuning import SHARED
 from vergence.adaptation.other_people import RESIDUAL, residual_prior
 from vergence.adaptation.own_data import OwnData
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
-from vergence.errors import StateError
+from vergence.errors import ConfigError, StateError
 from vergence.experiment.newcomers import (
     RESIDUALS,
     has_residuals,
     read_residuals,
     write_residuals,
 )
+from vergence.experiment.schema import load
 from vergence.experiment.trained_run import read_run
 from vergence.privacy.config import Privacy, SecureAggregationConfig
 from vergence.results.read import read
@@ -87,12 +88,40 @@ def test_the_file_has_no_numbers_of_single_people_and_is_sealed(trained):
     assert RESIDUALS in (trained / "SHA256SUMS").read_text()
 
 
-def test_adapt_reads_the_variances_of_its_seed(trained, newcomer, tmp_path):
+@pytest.fixture(scope="module")
+def corrected(trained, newcomer, tmp_path_factory):
+    """A model with a kernel of one sample, and the source of its variances."""
     source = open_source(trained, None, seed=5)
+    return source, adapt_to(source, newcomer, tmp_path_factory.mktemp("me") / "me", samples=1)
+
+
+def test_adapt_reads_the_variances_of_its_seed(trained, corrected):
+    source, made = corrected
     kernel = source.fitted[RESIDUAL]
     assert isinstance(kernel, ResidualKernel)
     assert torch.equal(kernel.variances, variances(trained, 5))
-    assert adapt_to(source, newcomer, tmp_path / "me", samples=1).choice.way == RESIDUAL
+    assert made.choice.way == RESIDUAL
+
+
+def test_a_persons_crops_are_no_start_of_a_run_and_export_names_them(corrected, tmp_path):
+    """A run would send its starting model to everybody."""
+    folder = corrected[1].folder
+    network = (
+        'name = "personal_eye", shared = { name = "small_eye", channels = [4, 4], hidden = 8 }'
+    )
+    config = tmp_path / "start.toml"
+    config.write_text(
+        EYES.replace(
+            'name = "small_eye", channels = [4, 4], hidden = 8', f"{network}, START"
+        ).replace("START", f'samples = 1, inputs = 138, start = "{folder}"')
+    )
+    with pytest.raises(ConfigError, match=r"one person, whose crops are among its parameters"):
+        load(config)
+    with pytest.raises(ConfigError, match=r"crops are among its parameters"):
+        vg.open_run(folder).common_model()
+    said = vergence("export", folder, "--out", tmp_path / "me.onnx")
+    assert said.code == 0, said.err
+    assert "the inputs of samples (pixels and head poses) of 'me': give it to nobody" in said.out
 
 
 def test_without_the_file_one_sample_changes_nothing(newcomer, tmp_path):

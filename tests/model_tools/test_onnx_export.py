@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -30,6 +31,8 @@ from vergence.experiment.schema import check
 from vergence.experiment.trained_run import one_run, read_run
 from vergence.experiment.trust import trust_in_own_file, under
 from vergence.experiment.validation import validate
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.fedridge import FedRidge
 from vergence.model_tools import onnx_export as exporting
 from vergence.model_tools.onnx_export import (
     TOLERANCE,
@@ -49,7 +52,9 @@ from vergence.models.glc import glc_vit
 from vergence.models.glc.glc_causal import GlcCausal
 from vergence.models.glc.glc_features import GlcFeatures
 from vergence.models.glc.glc_vit import GlcVit
+from vergence.models.kernel_eye import KernelEye
 from vergence.models.lenet import LeNet
+from vergence.models.personal_eye import PersonalEye
 from vergence.models.resnet18 import ResNet18
 from vergence.models.resnet_preact import ResNetPreact
 from vergence.models.small_eye import SmallEye
@@ -457,3 +462,19 @@ def test_a_person_s_file_holds_the_statistics_of_that_person(kept, tmp_path):
             )
             assert np.abs(gaze - own).max() <= TOLERANCE
             assert np.abs(gaze - others).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("method", "network", "inside"),
+    [
+        (FedRidge(), KernelEye(features=4, own_centres=3), True),
+        (FedRidge(), KernelEye(features=4, own_centres=0), False),
+        (FedRidge(), SmallEye(channels=(2, 2), hidden=2), False),
+        # Gradient steps move centres that begin at zero: they are no samples.
+        (FedAvg(), KernelEye(features=4, own_centres=3), False),
+        (FedAvg(), PersonalEye(), True),
+    ],
+)
+def test_whether_a_file_has_a_persons_samples_inside(method, network, inside):
+    trained = SimpleNamespace(method=method, task=GazeAngle(network))
+    assert exporting.has_samples(trained) == inside

@@ -23,6 +23,7 @@ from vergence.errors import ConfigError, StateError
 from vergence.experiment import checksums
 from vergence.experiment.trust import in_run_folder
 from vergence.models import ehdg_gaze
+from vergence.models.personal_eye import PersonalEye
 from vergence.results.read import read as read_results
 from vergence.results.read import table
 
@@ -71,8 +72,8 @@ def common_model(run: str, experiment: Any) -> StartingModel:
         experiment: the experiment of this run.
 
     Raises:
-        ConfigError: the method has no whole model for all clients, or a person was erased from the
-            run.
+        ConfigError: the method has no whole model for all clients, a person was erased from the
+            run, or its parameters contain a person's samples.
         StateError: a file of the run is damaged.
     """
     checksums.check(Path(run))
@@ -81,6 +82,12 @@ def common_model(run: str, experiment: Any) -> StartingModel:
         raise ConfigError(
             f"model.start: {run} is merged over runs and has no model of its own; name one of "
             f"them, as {os.path.normpath(Path(run, parts[0]))}"
+        )
+    if isinstance(experiment.model, PersonalEye):
+        raise ConfigError(
+            f"model.start: {run} was adapted to one person, whose crops are among its parameters, "
+            "and a run would send them to everybody; name the run that it was adapted from "
+            "(provenance.json, adapted)"
         )
     (method,) = experiment.methods.values()
     seed, rounds = experiment.plan.seeds[0], experiment.plan.rounds

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples, copy_of
 from vergence.core.federation import Dataset
 from vergence.core.files import replacing
+from vergence.core.layers.kernel_head import KernelHead
 from vergence.core.naming import registry_name
 from vergence.core.optional import import_optional
 from vergence.core.params import Params
@@ -35,6 +36,7 @@ from vergence.model_tools.latency import medians
 from vergence.models import motion, pretrained
 from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
 from vergence.models.glc.glc_features import GlcFeatures
+from vergence.models.personal_eye import PersonalEye
 from vergence.results.read import Run, read
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
@@ -48,6 +50,8 @@ FROZEN = (GlcFeatures, GlcCausal)
 """Networks on frozen features, whose feature extractor is put into the graph."""
 # Number of test samples for which the file must answer as torch does: a few, as each is run twice.
 CHECKED = 32
+# Notes on the screen, and in the file's metadata.
+SAMPLES_INSIDE = "inside, as constants: the inputs of samples (pixels and head poses) of"
 PRIOR_INSIDE = "inside, as constants: the personal prior, made of the gaze of"
 Size = int | Literal["dynamic"]
 """Size of an axis of the file: fixed, or chosen at every call."""
@@ -227,6 +231,8 @@ def export(
     show(made, len(data), len(cases), console)
     if trained.task.own_prior and person is not None:
         console.print(f"{PRIOR_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
+    elif person is not None and has_samples(trained):
+        console.print(f"{SAMPLES_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
     elif trained.owner is not None:
         # The weights were fitted to one person's eyes, which they may reveal.
         text = f"adapted to '{trained.owner}', and tells of them: give it to nobody else"
@@ -449,12 +455,22 @@ def names(session: Any) -> tuple[str, ...]:
     return tuple(value.name for value in session.get_inputs())
 
 
+def has_samples(trained: TrainedRun) -> bool:
+    """Return whether people's own models contain the inputs of their samples, as they are."""
+    if isinstance(trained.task.network, PersonalEye):
+        return True
+    layers = trained.task.module().modules() if trained.method.closed_form else ()
+    return any(isinstance(each, KernelHead) and hasattr(each, "centres") for each in layers)
+
+
 def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
     """Return what a user of the file must know, for its metadata."""
     answer, raw = answer_of(trained.task), trained.loaded.raw
     inside = trained.task.own_prior and person is not None
+    centres = has_samples(trained) and person is not None
     return {
         **({"personal_prior": f"{PRIOR_INSIDE} '{person}'"} if inside else {}),
+        **({"own_samples": f"{SAMPLES_INSIDE} '{person}'"} if centres else {}),
         "vergence": version("vergence"),
         "task": run.results["task"],
         "model": trained.experiment.table["model"]["name"],

@@ -1,6 +1,6 @@
 """An eye model with a correction that was computed from one person's samples by kernels.
 
-Used in `adaptation`, `tasks` and `training`.
+Used in `adaptation`, `experiment`, `model_tools`, `tasks` and `training`.
 """
 
 from __future__ import annotations
