@@ -8,11 +8,18 @@ import pytest
 from rich.console import Console
 
 from tests.engine.test_compatibility_check import experiment
+from vergence.engine.plan import Plan
 from vergence.experiment.run import start
 from vergence.experiment.schema import check, merge
 from vergence.experiment.validation import validate
-from vergence.reports.explain import explain
+from vergence.methods.fedavg import FedAvg
+from vergence.methods.fedridge import FedRidge
+from vergence.models.kernel_eye import KernelEye
+from vergence.models.small_eye import SmallEye
+from vergence.privacy.config import Privacy
+from vergence.reports.explain import explain, flow, learns
 from vergence.reports.traffic import carried, totals
+from vergence.tasks.gaze_angle import GazeAngle
 
 
 def counted(folder, people):
@@ -111,3 +118,17 @@ def test_explain_says_who_sees_which_bytes(method, settings, said):
         explain(check(experiment(method, settings)), console)
     assert said in found.get()
     assert "bytes up" in found.get()
+
+
+def test_a_reply_without_trees_and_metrics_is_nothing():
+    """FedRidge sends no loss with its products, and nothing at all of the own part."""
+    method, task = FedRidge(), GazeAngle(KernelEye(features=4, own_centres=3))
+    drawn = flow(method, task, Privacy())
+    assert "server <-- products, weight --- client" in drawn
+    assert "server <-- nothing --- client" in drawn
+    table = learns(method, task, Plan(), [])
+    cells = dict(zip(*(column.cells for column in table.columns), strict=True))
+    assert cells["server (tune)"] == "nothing"
+    assert cells["server (train)"].startswith("the weighted sum over people of products; one")
+    with_loss = flow(FedAvg(), GazeAngle(SmallEye()), Privacy())
+    assert ", weight, metrics --- client" in with_loss

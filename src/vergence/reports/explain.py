@@ -204,9 +204,9 @@ def upwards(
 ) -> str:
     """List the contents of a reply, with sizes."""
     # Under differential privacy metrics stay on the client: no noise is added to them.
-    metrics = [] if privacy.differential else ["metrics"]
+    metrics = ["metrics"] if exposed.metrics and not privacy.differential else []
     if not exposed.trees:
-        return "nothing" if privacy.differential else "metrics (training loss)"
+        return "metrics (training loss)" if metrics else "nothing"
     offered = method.offer(server, "")
     sizes = [
         f"{t} update ({megabytes(offered[t])})"
@@ -284,7 +284,9 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
         if privacy.bounded or exposed.blind:
             weights = "everybody counts once"
         blind = "; worked out without data" if exposed.blind else ""
-        table.add_row(f"server ({verb})", f"{every} {trees}; {weights}{blind}")
+        empty = not (exposed.trees or (exposed.metrics and not privacy.differential))
+        learned = "nothing" if empty else f"{every} {trees}; {weights}{blind}"
+        table.add_row(f"server ({verb})", learned)
     for text, who in ((each.text, each.who) for each in statements if each.part == "table"):
         table.add_row(who, text)
     table.add_row("another client", others(method, task))
