@@ -87,10 +87,11 @@ def test_an_interruption_at_any_write_loses_nothing(tmp_path, monkeypatch):
         raise AssertionError("there were more writes than were tried")
 
 
-def test_in_python_by_the_same_call_with_more_rounds(tmp_path):
-    planned = trained(method=vg.methods.FedAvgFT(), rounds=5)
-    trained(tmp_path / "run", method=vg.methods.FedAvgFT(), rounds=2)
-    raised = trained(tmp_path / "run", method=vg.methods.FedAvgFT(), rounds=5, resume=True)
+@pytest.mark.parametrize("method", [vg.methods.FedAvgFT(), vg.methods.FedAvg(swa_start=2)])
+def test_in_python_by_the_same_call_with_more_rounds(method, tmp_path):
+    planned = trained(method=method, rounds=5)
+    trained(tmp_path / "run", method=method, rounds=2)
+    raised = trained(tmp_path / "run", method=method, rounds=5, resume=True)
     assert raised.fingerprint == planned.fingerprint
     assert raised.scores.equals(planned.scores)
     assert raised.history.drop(columns="seconds").equals(planned.history.drop(columns="seconds"))

@@ -28,6 +28,7 @@ from vergence.methods.fedyogi import FedYogi
 from vergence.methods.qfedavg import QFedAvg
 from vergence.methods.scaffold import Scaffold
 from vergence.models.linear import Linear
+from vergence.privacy.config import Privacy, SecureAggregationConfig
 from vergence.tasks.toy import ToyTask
 from vergence.training.sequential import Solver
 
@@ -37,8 +38,10 @@ LOCAL = LocalTraining(optimizer="sgd", epochs=2, batch=8, lr=0.05)
 WHOLE = LocalTraining(optimizer="sgd", epochs=3, batch=1000, lr=0.05, clip=0.0)
 BARE = replace(WHOLE, momentum=0.0, weight_decay=0.0)
 AHEAD = replace(WHOLE, nesterov=True)
+PLAIN, SECURE = Privacy(), Privacy(aggregation=SecureAggregationConfig())
 SERVERS = [
     FedAvg(),
+    FedAvg(swa_start=2),
     FedAdam(),
     FedAdam(variant="seed_exact"),
     FedAdam(variant="corrected"),
@@ -93,10 +96,11 @@ def run(tmp_path):
     """Return a function that runs a method and gives the server's last model."""
     count = iter(range(100))
 
-    def go(method, people: Federation = PEOPLE, rounds=5, **presence):
+    def go(method, people: Federation = PEOPLE, rounds=5, privacy=PLAIN, **presence):
         folder = RunDirectory(tmp_path / str(next(count)), {"config": "a"})
         folder.open()
-        plan = Plan(rounds=rounds, evaluate_every=0, workers=1, presence=Participation(**presence))
+        who = {"presence": Participation(**presence), "privacy": privacy}
+        plan = Plan(rounds=rounds, evaluate_every=0, workers=1, **who)
         return run_rounds(method, TASK, federation=people, plan=plan, folder=folder).server.model
 
     return go
@@ -136,3 +140,15 @@ def test_5_scaffolds_round_0_is_uniform_fedavg(run, local):
     plain, scaffold = FedAvg(local=local, weights="equal"), Scaffold(local=local)
     assert torch.equal(run(scaffold, rounds=1, **some).flat, run(plain, rounds=1, **some).flat)
     assert not torch.equal(run(scaffold, rounds=2).flat, run(plain, rounds=2).flat)
+
+
+def test_the_final_model_is_the_mean_of_the_models_since_swa_start(run):
+    plain, mean = FedAvg(local=LOCAL), FedAvg(local=LOCAL, swa_start=3)
+    third, fourth, fifth = (run(plain, rounds=n).flat for n in (3, 4, 5))
+    expected = (third + fourth + fifth) / 3
+    assert torch.allclose(run(mean).flat, expected, atol=1e-6)
+    assert not torch.allclose(fifth, expected, atol=1e-3)
+    secure = run(mean, privacy=SECURE)
+    assert torch.allclose(secure.flat, expected, atol=1e-4)
+    # A run that ends before that round has the last model.
+    assert torch.equal(run(replace(mean, swa_start=6)).flat, fifth)
