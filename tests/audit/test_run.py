@@ -6,6 +6,14 @@ import pytest
 
 from tests.cli.commands import run, vergence
 
+TOY = """
+task       = { name = "toy" }
+model      = { name = "linear" }
+federation = { name = "toy", people = 3 }
+methods    = ["fedavg"]
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
+run        = { rounds = 3, workers = 1 }
+"""
 EYES = """
 task       = { name = "gaze_angle" }
 model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
@@ -53,6 +61,17 @@ def test_people_are_named_and_gaze_is_read_where_it_is_not_sent(folder):
         assert lines["who: from a frame"] > 0.35
     assert "who: from gaze labels alone, which are sent" in found["splitfed"]
     assert found["splitfed_u"]["where: gaze, which is not sent"] < 15
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_early_is_attacked(tmp_path):
+    """Shadow runs stop by the same rule; replayed rounds are the first ones."""
+    until = ("early_stopping.patience=1", "run.evaluate_every=1", "run.rounds=3")
+    sets = (*until, 'methods=["fedavg"]', "run.seeds=[0]", "federation.samples=20")
+    out = run(tmp_path, TOY, *sets)
+    audited = vergence("privacy", "audit", out / "fedavg", "--quick")
+    assert audited.code == 0, audited.err
+    assert (out / "fedavg" / "audit" / "audit.md").is_file()
 
 
 def test_somebody_unknown_is_refused(folder):

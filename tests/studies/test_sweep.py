@@ -146,6 +146,16 @@ def test_test_data_is_never_read(found, tmp_path, monkeypatch):
     assert rows(tmp_path / "out") == rows(found.out)
 
 
+@pytest.mark.slow
+def test_trials_stop_early_as_the_runs_do(tmp_path):
+    """By the half of validation samples that is not scored."""
+    ends = "early_stopping={patience=1,min_gain=1e9,restore_best=false}"
+    sets = {"ended": [ends, "run.evaluate_every=1", "run.rounds=9"], "short": ["run.rounds=1"]}
+    for name, each in sets.items():
+        sweep(load(write(tmp_path, SMALL), [*each, "run.seeds=[0]"]), tmp_path / name)
+    assert rows(tmp_path / "ended") == rows(tmp_path / "short")
+
+
 def test_a_person_with_one_validation_sample_cannot_be_scored(tmp_path):
     path = write(tmp_path, SMALL)
     with pytest.raises(DataError, match="'p00' has 1 validation samples, and 2 are needed"):

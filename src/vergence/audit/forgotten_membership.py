@@ -79,8 +79,10 @@ def shadow_run(
     scratch: Path,
 ) -> TrainedRun:
     """Run one method and seed on part of the data; return it ready to evaluate on all data."""
-    # Nobody reads a shadow run's curves or continues it: neither is written.
-    plan = replace(experiment.plan, seeds=(seed,), evaluate_every=0, checkpoint_every=0)
+    # Nobody reads a shadow run's curves or continues it. It is measured where the run itself was
+    # ended by that, so that both train alike.
+    every = experiment.plan.needed_evaluations
+    plan = replace(experiment.plan, seeds=(seed,), evaluate_every=every, checkpoint_every=0)
     single, folder = replace(experiment.with_method(label), plan=plan), RunDirectory(scratch, {})
     folder.open()
     run_rounds(single.methods[label], single.task(seed), federation=some, plan=plan, folder=folder)

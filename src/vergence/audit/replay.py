@@ -109,7 +109,7 @@ def replay_rounds(
         solver="sequential",
         engine="simulator",
         device="cpu",
-        evaluate_every=0,
+        evaluate_every=plan.needed_evaluations,
         checkpoint_every=0,
         seeds=(saved.task.seed,),
     )

@@ -161,6 +161,11 @@ class Plan(NamedOptions):
         return done == self.rounds or (bool(every) and done % every == 0)
 
     @property
+    def needed_evaluations(self) -> int:
+        """Rounds between the evaluations that decide when the run ends; 0: none decides."""
+        return self.evaluate_every if self.early_stopping.patience else 0
+
+    @property
     def length(self) -> str:
         """How long a run trains, in words."""
         rule = self.early_stopping

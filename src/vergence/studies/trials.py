@@ -136,12 +136,13 @@ def on_validation(experiment: Experiment) -> Experiment:
         steer, score = (splits.val.subset(torch.arange(i, count, 2)) for i in (0, 1))
         people[person] = Splits(splits.train, steer, score)
     gone = {client: since for client, since in plan.presence.gone.items() if client in people}
-    # A trial is scored once, at its end, on everybody: other measurements would cost time.
+    # A trial is scored once, at its end, on everybody: other measurements would cost time, but for
+    # those by which early stopping ends a run. They are of the samples to steer by.
     plan = replace(
         plan,
         seeds=chosen.seeds or plan.seeds,
         points=("P0",),
-        evaluate_every=0,
+        evaluate_every=plan.needed_evaluations,
         evaluate_people=0,
         presence=replace(plan.presence, gone=gone),
     )
