@@ -8,10 +8,12 @@ import pytest
 import vergence as vg
 from tests.cli.commands import vergence
 from tests.engine.storage.test_resume import WRITERS
-from tests.engine.toys import Interrupt, left_behind
+from tests.engine.toys import CHAIN, Interrupt, left_behind, run_toy
 from tests.experiment.made_up import arrays, regression, trained
 from vergence.core.local_training import LocalTraining
+from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.early_stopping import EarlyStopping
+from vergence.engine.silos import Silos
 from vergence.engine.storage.run_directory import read_manifest
 from vergence.errors import ConfigError, PartialRun
 from vergence.experiment.trained_run import verify_digests
@@ -249,3 +251,29 @@ def test_pruning_needs_the_last_round():
     with pytest.raises(ConfigError, match="models that are not pruned yet"):
         vg.Plan(early_stopping=EarlyStopping(2), **how)
     assert vg.Plan(early_stopping=EarlyStopping(2, restore_best=False), **how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        (vg.methods.SplitFed, {"task": CHAIN}),
+        (vg.methods.SplitFedU, {"task": CHAIN}),
+        (vg.methods.FedAvg, {"delivery": Delivery("fedbuff", replies=2), "people": 5}),
+        (
+            vg.methods.FedCPF,
+            {"silos": Silos({"a": ("p00", "p01"), "b": ("p02", "p03")}), "people": 4},
+        ),
+        (vg.methods.FedCPF, {"engine": "bytes"}),
+    ],
+    ids=["split", "without labels", "one by one", "labs", "bytes"],
+)
+def test_every_way_to_train_goes_back(method, how, tmp_path):
+    """To the bits of a run that was planned with so many rounds."""
+    local = LocalTraining(optimizer="sgd", batch=8, lr=0.12)
+    until = {"rounds": 12, "evaluate_every": 1, "early_stopping": EarlyStopping(2)}
+    back = run_toy(tmp_path / "back", method(local=local), **until, **how)
+    best = read_manifest(tmp_path / "back")["done"]["0"]["best_round"]
+    assert best < read_manifest(tmp_path / "back")["stopped"]["0"][0]
+    planned = run_toy(tmp_path / "planned", method(local=local), rounds=best, **how)
+    assert back.fingerprint == planned.fingerprint
