@@ -153,9 +153,9 @@ class FinishedRun:
 
         `round`, `person` and `point` are as in `history` and `scores`: point P0 is the model with
         which a person predicts, V0 the same on validation samples. Metrics are columns, the
-        headline first. The last round has the scores of the final models. Runs with
-        `evaluate_every=0`, runs of older versions, and runs whose `privacy` hides single people
-        have the last round alone.
+        headline first. The last round has the scores of the final models, or the best round if
+        early stopping went back to it. Runs with `evaluate_every=0`, runs of older versions, and
+        runs whose `privacy` hides single people have this round alone.
         """
         return self.record.curves
 
