@@ -133,8 +133,8 @@ def test_where_validation_may_not_end_a_run_it_has_twenty_rounds(settings: dict,
 
 def test_elsewhere_it_trains_until_validation_stops_gaining():
     plan, length = until_no_gain(vg.Plan())
-    assert (plan.rounds, plan.early_stopping.patience) == (200, 4)
-    assert "has not gained for 4 evaluations (one every 5 rounds; the models of" in length
+    assert (plan.rounds, plan.early_stopping.patience) == (200, 8)
+    assert "has not gained for 8 evaluations (one every 5 rounds; the models of" in length
     assert "the models of the best one stay), 200 rounds at most" in length
     last = vg.EarlyStopping(patience=2, restore_best=False)
     assert (
@@ -151,7 +151,7 @@ def test_an_experiment_without_rounds_says_what_it_does_in_its_table():
     made = check({**table, "methods": ["fedavg", "local_only"]})
     assert (made.table["run"], made.table["early_stopping"]) == (
         {"rounds": 200},
-        {"patience": 4, "restore_best": True},
+        {"patience": 8, "restore_best": True},
     )
     assert made.default_length.startswith("until the score on validation samples")
     again = check(made.table)
@@ -187,9 +187,9 @@ def still(parts: tuple[str, ...], capsys: pytest.CaptureFixture, **options) -> t
 
 def test_train_without_rounds_ends_when_validation_does_not_gain(capsys):
     results, lines = still(("train", "val", "test"), capsys)
-    assert (results["rounds"], results["stopped"]["0"]["round"]) == (200, 20)
+    assert (results["rounds"], results["stopped"]["0"]["round"]) == (200, 40)
     assert "trains until the score on validation samples" in lines
-    assert "fedavg ended after round 20 of 200 (20 steps a person): test_loss on" in lines
+    assert "fedavg ended after round 40 of 200 (40 steps a person): test_loss on" in lines
 
 
 def test_without_validation_samples_it_has_twenty_rounds(capsys):

@@ -27,7 +27,7 @@ class EarlyStopping(NamedOptions):
     client's validation samples. The run ends when the mean over people has not improved for
     `patience` evaluations in a row, or after its planned number of rounds. It then goes back to the
     models of the best evaluation, before the method's `finish`. A run for which nobody chose a
-    number of rounds has this rule with a patience of 4.
+    number of rounds has this rule with a patience of 8.
 
     Attributes:
         patience: number of evaluations in a row without improvement after which the run ends. With

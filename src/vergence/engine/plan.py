@@ -25,7 +25,7 @@ from vergence.training.pruning import Gradual
 from vergence.wire.codecs import Compression
 
 Point = Literal["P0", "P1", "P2"]
-MOST_ROUNDS, PATIENCE, FIXED_ROUNDS = 200, 4, 20
+MOST_ROUNDS, PATIENCE, FIXED_ROUNDS = 200, 8, 20
 """Where nobody chose a number of rounds: the most of them, the evaluations without a gain after
 which a run ends, and the rounds where validation may not end it."""
 # Seeds lie below: torch takes a negative seed for another, positive one, and two seeds of a run
