@@ -229,10 +229,10 @@ def export(
         scratch.write_bytes(data)
     made = Exported(out, names(session), difference, *timed(whole, session, cases[0]))
     show(made, len(data), len(cases), console)
+    if person is not None and has_samples(trained):
+        console.print(f"{SAMPLES_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
     if trained.task.own_prior and person is not None:
         console.print(f"{PRIOR_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
-    elif person is not None and has_samples(trained):
-        console.print(f"{SAMPLES_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
     elif trained.owner is not None:
         # The weights were fitted to one person's eyes, which they may reveal.
         text = f"adapted to '{trained.owner}', and tells of them: give it to nobody else"
