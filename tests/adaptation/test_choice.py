@@ -40,6 +40,15 @@ def test_a_sample_that_is_there_twice_counts_once():
     assert units(Samples({"gaze": gaze, "side": column})).tolist() == [0, 1, 0]
 
 
+def test_viewings_of_a_picture_count_as_one_sample():
+    """Windows of a video are other samples, even where they share frames."""
+    points = torch.zeros(3, 1, 4, 2)
+    pictures = {"points": points, "frame_ids": torch.tensor([[4], [9], [4]])}
+    assert units(Samples(pictures)).tolist() == [0, 1, 0]
+    windows = {"points": points, "frame_ids": torch.tensor([[4, 5], [5, 6], [4, 6]])}
+    assert units(Samples(windows)).tolist() == [0, 1, 2]
+
+
 def test_a_way_within_one_error_of_the_best_does_not_leave_the_shared_model():
     """Differences 1, -1, 2, 0 have mean 0.5 and error sqrt(5/3) / 2 = 0.645, times t = 1.197."""
     shared = np.array([3.0, 1.0, 4.0, 2.0])

@@ -195,6 +195,10 @@ def test_a_run_directory_that_says_nothing_of_a_prior_has_none(runs, tmp_path):
     text = (runs[NONE] / "fedavg" / "config.toml").read_text()
     (tmp_path / "config.toml").write_text(text.replace("personal_prior = 0.0\n", ""))
     assert "personal_prior" not in (tmp_path / "config.toml").read_text()
+    # Without a run's files it is an experiment of somebody who calls it so.
+    assert vergence.load_experiment(tmp_path / "config.toml").task(0).personal_prior == "auto"
+    facts = (runs[NONE] / "fedavg" / "provenance.json").read_bytes()
+    (tmp_path / "provenance.json").write_bytes(facts)
     assert vergence.load_experiment(tmp_path / "config.toml").task(0).personal_prior == 0.0
 
 

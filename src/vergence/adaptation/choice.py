@@ -137,8 +137,8 @@ def units(samples: Samples) -> NDArray[np.int64]:
     """Number of the unit that each sample belongs to, in order of appearance.
 
     A sample is a unit by itself, except that frames of one target (column `target`) form one, and
-    samples of one gaze, as both eyes of a frame, whose angles mirror each other: they are nearly
-    the same sample, or the same one twice.
+    samples of one gaze, as both eyes of a frame, whose angles mirror each other, and viewings of
+    one picture: they are nearly the same sample, or the same one twice.
     """
     columns = samples.columns
     keys: list[object] = list(range(len(samples)))
@@ -149,6 +149,9 @@ def units(samples: Samples) -> NDArray[np.int64]:
         facing = torch.stack([torch.ones(len(samples)), 1.0 - 2.0 * side], 1)
         # The yaw of a right eye is mirrored, as its picture is: turned back, both eyes agree.
         keys = [tuple(each) for each in (columns["gaze"] * facing).tolist()]
+    elif "frame_ids" in columns:
+        # A picture that was viewed several times is in one fold.
+        keys = [tuple(each) for each in columns["frame_ids"].tolist()]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return np.array([number[key] for key in keys], dtype=np.int64)
 

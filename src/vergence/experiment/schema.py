@@ -280,7 +280,8 @@ def load(
     try:
         with under(replace(current_trust(), trust_code=True) if trust_code else current_trust()):
             table = read(path)
-            if path.name == "config.toml":
+            # By the run's files, and not by its name: people call their experiments so, too.
+            if in_run_folder(path):
                 # A run directory that leaves the own prior open is older than its default.
                 task = table.get("task")
                 if isinstance(task, dict) and task.get("name") == "gaze_map":
