@@ -244,7 +244,7 @@ def test_more_rounds_equal_a_run_that_was_planned_with_them(method, tmp_path):
     """From the state before `finish`, which some methods hold once, at the very end."""
     whole, outcome = honest(method)
     folder, _ = run(method, tmp_path, rounds=2)
-    prepare(tmp_path, folder.stamp | {"config": "more"}, keeps_p1=False)
+    prepare(tmp_path, folder.stamp | {"config": "more"}, keeps_p1=False, restores=False)
     folder = RunDirectory(tmp_path, folder.stamp | {"config": "more"})
     folder.open()
     plan = Plan(rounds=3, evaluate_every=0, workers=1)

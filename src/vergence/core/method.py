@@ -179,7 +179,8 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     finish_verbs: ClassVar[tuple[str, ...]] = ()
     """Kinds of request (verbs) that `finish` uses.
 
-    In a run with secure sums, clients answer no other kind after the last round.
+    In a run with secure sums, clients answer no other kind after the last round. In a deployment
+    they answer nothing then if this is empty.
     """
 
     @property

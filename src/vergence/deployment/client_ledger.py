@@ -42,7 +42,7 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
     for message in (request.message, *request.then):
         done, turn = message.round, request.kind == "turn"
         # A method may exchange messages with clients once more after the last round.
-        last = type(method).finish is not Method.finish or not turn
+        last = bool(method.finish_verbs) or not turn
         # A server could otherwise go on asking after the run is over, and have as many replies of
         # each person as it likes.
         if done > plan.rounds or (done == plan.rounds and not last):
