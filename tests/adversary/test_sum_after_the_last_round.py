@@ -1,9 +1,13 @@
 """Methods that ask something at their end have a round more; it is not for another sum."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.adversary.lies import circle, method, opened, question, turn
 from vergence.core.local_training import LocalTraining
+from vergence.deployment.client_ledger import check_plan
+from vergence.deployment.client_node import check_forecast
 from vergence.deployment.protocol import ClientRequest
 from vergence.engine.protections.user_level import forecast
 from vergence.errors import StateError
@@ -24,8 +28,14 @@ def test_nothing_is_shared_after_the_last_round(name, tmp_path):
     opened(made, question(made, 0), dict.fromkeys(made.names, "0.1"))
     for client in made.names:
         beyond = ClientRequest("turn", client, question(made, 1), "1.1")
-        with pytest.raises(StateError, match="plan: 'train' of round 1 would share more"):
+        with pytest.raises(StateError, match="plan: 'train' is asked for after the last round"):
             turn(made, client, beyond)
+        # A method whose finish shares trees gets as far as the forecast of the noise.
+        finish = (*made.method.finish_verbs, "train")
+        sharing = SimpleNamespace(exposure=made.method.exposure, finish_verbs=finish)
+        check_plan(beyond, made.plan, sharing)
+        with pytest.raises(StateError, match="plan: 'train' of round 1 would share more"):
+            check_forecast(beyond, made.plan, sharing)
         book = ReleaseLog(made.place(client) / "privacy" / "seed0.sums.csv")
         counted = forecast(USER, made.plan, made.method, 5)
         assert book.ledger.epsilon(1e-5) == pytest.approx(counted.epsilon(1e-5))

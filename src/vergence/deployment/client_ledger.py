@@ -37,16 +37,22 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
         method: the method of the run.
 
     Raises:
-        StateError: the request's round, progress or evaluation points are not those of the plan.
+        StateError: the request's round, progress or evaluation points are not those of the plan, or
+            a turn after the last round is not one of the method's finish.
     """
     for message in (request.message, *request.then):
         done, turn = message.round, request.kind == "turn"
-        # A method may exchange messages with clients once more after the last round.
-        last = bool(method.finish_verbs) or not turn
         # A server could otherwise go on asking after the run is over, and have as many replies of
         # each person as it likes.
-        if done > plan.rounds or (done == plan.rounds and not last):
+        if done > plan.rounds:
             raise StateError(f"plan: round {done} is asked for, and this run has {plan.rounds}")
+        # After the last round a method may ask what its finish asks, and no further training.
+        if turn and done == plan.rounds and message.verb not in method.finish_verbs:
+            raise StateError(
+                f"plan: '{message.verb}' is asked for after the last round, and "
+                f"{registry_name(method)}.finish_verbs names "
+                f"{', '.join(method.finish_verbs) or 'none'}"
+            )
         own = plan.progress(done) if turn else 0.0
         # Progress sets learning rates and other schedules: a wrong one, told to one client, would
         # make its reply unlike the others'. In asynchronous delivery a message's round is the
@@ -212,12 +218,6 @@ class ClientLedger:
                 raise StateError(
                     f"stamp: '{printable(request.stamp)}' is of another part of the run than "
                     f"'{message.verb}' in round {message.round}; name it {' or '.join(sorted(own))}"
-                )
-            if message.round == self.rounds and message.verb not in self.method.finish_verbs:
-                raise StateError(
-                    f"plan: '{message.verb}' is asked for after the last round, and "
-                    f"{registry_name(self.method)}.finish_verbs names "
-                    f"{', '.join(self.method.finish_verbs) or 'none'}"
                 )
         if request.then and (any(sums) or any(m.round != first.round for m in request.then)):
             raise StateError(
