@@ -79,3 +79,14 @@ def test_a_defended_run_is_attacked_through_its_own_defence(tmp_path):
     mine = "bottleneck, as in the run"
     assert seen["still"] == [bare, (mine, "sent once")]
     assert seen["loose"] == [bare, (mine, "sent once"), (mine, "sent 2 times")]
+
+
+@pytest.mark.parametrize("halves", ["both", "client"])
+def test_noise_on_single_samples_of_a_cut_network_runs_and_is_told(halves, tmp_path):
+    """A run asks beforehand whether users' noise drowns the update; it has no user's noise."""
+    noise = f'privacy = {{ solver = {{ noise = 1.0, delta = 1e-3, halves = "{halves}" }} }}\n'
+    out = run(tmp_path, EYES.replace('_u", cut = "conv3", last = "fc1"', '"') + noise)
+    told = json.loads((out / "results.json").read_text())["privacy"]["sample"]
+    assert ("promises nothing" in told.get("only", "")) == (halves == "client")
+    said = " ".join(vergence("explain", out / "config.toml").out.split())
+    assert ("promises nothing" in said) == (halves == "client")

@@ -6,6 +6,7 @@ Used in most packages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vergence.core.federation import Federation
@@ -109,13 +110,15 @@ def noise_outlook(experiment: Experiment, people: Federation) -> list[str]:
         people: the experiment's prepared data.
     """
     lines, task = [], experiment.task(experiment.plan.seeds[0])
-    if not experiment.plan.privacy.spends:
+    if experiment.plan.privacy.user is None:
         return lines
+    # The noise of single samples says nothing here, and its forecast trains in a dry run.
+    plan = replace(experiment.plan, privacy=replace(experiment.plan.privacy, solver=None))
     for label, method in experiment.methods.items():
         run = ProtectedRun(method, task, people, experiment.plan.rounds, here=False)
         lines += [
             f"{label}: {text}"
-            for text in outlook(promises(experiment.plan, run))
+            for text in outlook(promises(plan, run))
             if not text.endswith(REMAINS)
         ]
     return lines
