@@ -5,13 +5,14 @@ Used in most packages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
 from vergence.core.messages import Reply, SealedReply
 from vergence.core.options import NamedOptions, check_ranges
+from vergence.core.tags import LATER
 from vergence.errors import ConfigError
 from vergence.privacy.dp.budget import Budget
 from vergence.privacy.dp.mask_budget import MaskBudget
@@ -242,10 +243,14 @@ class DpSgd(Budget):
         noise: standard deviation of the noise on a sum of gradients, as a multiple of `clip`; if
             `epsilon` is given too, a client stops before it spends more than `epsilon`.
         delta: the delta at which epsilon is computed.
+        halves: of a network that is cut for split learning: `both` halves get noise, or the
+            `client` half alone, as in the SplitFed thesis, section 3.3.2. The latter promises
+            nothing, because the server's half is trained without noise.
     """
 
     where = "privacy.solver"
     name: Literal["dp_sgd"] = "dp_sgd"
+    halves: Literal["both", "client"] = field(default="both", metadata={LATER: True})
 
     def leaving(self, answer: Reply) -> Reply:
         """Return a reply without its metrics, because no noise is added to metrics."""

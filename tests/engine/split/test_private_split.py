@@ -210,6 +210,35 @@ def test_what_is_spent_is_what_was_promised(method, tmp_path):
     assert "no smashed data" in told["against"]
 
 
+def test_noise_on_the_clients_half_alone_promises_nothing(tmp_path, monkeypatch):
+    """As the thesis prints it: the server's layers step as without noise, and no epsilon is given
+    for a sample where there is a promise. One sample moves the front by the clip at most."""
+    monkeypatch.setattr(private_step, "noised", mean_alone)
+    method, people = SplitFed(local=PLAIN), [two_people(False), two_people(True)]
+    one, other = (
+        released(tmp_path / f"{at}", method, data, halves="client")
+        for at, data in enumerate(people)
+    )
+    front, size = method.front(SMALL).init().layout.n, len(people[0].people["p00"].train)
+    moved = (one - other) * size
+    assert 0.01 < float(moved[:front].norm()) <= 0.05 * 1.01
+    assert float(moved[front:].norm()) > 2 * 0.05
+
+    plan = Plan(rounds=1, workers=1, privacy=solver(halves="client"))
+    guard = protections(plan)[0]
+    parts = ProtectedRun(method, SMALL, PEOPLE, 1, tmp_path / "0" / "state")
+    promised = guard.forecast(parts)
+    assert all(each.guarantee is None for each in promised)
+    assert "clients' layers alone: this promises nothing" in promised[0].text
+    assert any("this promises nothing" in each.text for each in guard.statements(parts))
+    assert "promises nothing" in spent_block(plan, parts)["sample"]["only"]
+
+
+def test_noise_on_half_of_a_network_that_is_not_cut_is_refused():
+    with pytest.raises(ConfigError, match="fedavg trains a whole one; leave it out, or use"):
+        check_privacy(FedAvg(local=LOCAL), SMALL, PEOPLE, Plan(privacy=solver(halves="client")))
+
+
 def test_no_loss_is_told(tmp_path):
     run(tmp_path, SplitFed(local=LOCAL), privacy=solver(noise=1.0))
     assert "loss" not in (tmp_path / "turns.csv").read_text().partition("\n")[2]

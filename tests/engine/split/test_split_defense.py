@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, run
+from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, run, whole
 from tests.engine.toys import STAMP, dying_in, table
 from vergence.core.client import ClientContext
 from vergence.core.local_training import LocalTraining
@@ -22,7 +22,7 @@ from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.client_runner import ClientRunner
 from vergence.engine.plan import Plan
 from vergence.engine.protections import split_defense
-from vergence.engine.protections.setup import check_privacy
+from vergence.engine.protections.setup import check_privacy, protections
 from vergence.engine.protections.split_defense import DefendedTrainer, outlook, sweeps
 from vergence.engine.split_session import ServerSession
 from vergence.engine.storage.client_states import ClientStateStore
@@ -379,6 +379,22 @@ def checked(method, plan):
     check_privacy(method, SMALL, PEOPLE, plan)
 
 
+def test_a_norm_of_each_filter_costs_as_many_times_as_there_are_filters(tmp_path):
+    """Noise of the same size as with the whole norm; the network is weakened less."""
+    cut = PixelCut(0.5, norm="filter")
+    plan, method = Plan(rounds=2, privacy=Privacy(cut=cut)), SplitFed(local=LOCAL, cut="conv1")
+    filters = len(method.front(SMALL).init()["conv1.weight"])
+    spec = outlook(plan, method, SMALL, PEOPLE).noise_spec
+    assert (spec.scale, spec.multiple) == (pytest.approx(2), pytest.approx(0.5 / filters))
+    result = run(tmp_path, method, privacy=plan.privacy)
+    each = whole(result.server)[: filters * 9].view(filters, 9).abs().sum(1)
+    assert float((each - 1).abs().max()) < 1e-4
+    parts = ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state")
+    assert spent_block(plan, parts)["pixel"]["epsilon"] == pytest.approx(8 * filters)
+    (promise,) = protections(plan)[0].forecast(parts)
+    assert f"epsilon {2 * filters:g} per unit of L1 change" in promise.text
+
+
 @pytest.mark.parametrize(
     ("method", "table", "said"),
     [
@@ -409,6 +425,7 @@ def test_what_a_defence_cannot_stand_at_is_refused(method, table, said):
         ({"cut": {"name": "bottleneck", "epsilon": -1}}, "epsilon must be >= 0.001"),
         ({"cut": {"name": "nopeek"}}, "'weight' must be given"),
         ({"cut": {"name": "pixel_dp", "level": 0}}, "level must be > 0"),
+        ({"cut": {"name": "pixel_dp", "level": 1, "norm": "l1"}}, "norm must be"),
         ({"cut": {"name": "pixel_dp", "epsilon": 1}}, "unknown key 'epsilon'"),
         ({"output_range": {}}, "'root' must be given"),
         ({"output_range": {"root": "a", "widen": -1}}, "widen must be >= 0"),

@@ -12,7 +12,14 @@ from torch import nn
 
 from vergence.errors import ConfigError
 from vergence.privacy.keyed_noise import GRID, NoiseKey, hidden
-from vergence.privacy.split.pixel_dp import noisy, normalise_, promise, promised, sensitivity
+from vergence.privacy.split.pixel_dp import (
+    noisy,
+    normalise_,
+    normalise_filters_,
+    promise,
+    promised,
+    sensitivity,
+)
 
 SECRET = NoiseKey(bytes(range(32)))
 
@@ -110,10 +117,25 @@ def test_after_every_step_the_norm_is_at_most_one(norm):
         assert measured == sensitivity(conv, 12, 12, norm)
 
 
+@pytest.mark.parametrize("options", [{}, {"inputs": 4, "groups": 2}, {"stride": 2, "padding": 2}])
+def test_a_norm_of_each_filter_lets_a_pixel_move_all_of_them(options):
+    """By brute force: each filter by at most 1, all six together by at most 6, but more than 1."""
+    conv = layer(3, **({"outputs": 6} | options))
+    normalise_filters_(conv)
+    before = conv.weight.clone()
+    normalise_filters_(conv)
+    assert torch.equal(conv.weight, before)
+    moved = np.abs(unrolled(conv, 11, 11)).reshape(6, -1, conv.in_channels * 121).sum(1)
+    assert 0.2 < moved.max() <= 1
+    assert 1 < moved.sum(0).max() <= 6
+
+
 def test_a_layer_of_zeros_stays():
     conv = nn.Conv2d(1, 2, 3)
     nn.init.zeros_(conv.weight)
     assert normalise_(conv, 5, 5) == 0
+    normalise_filters_(conv)
+    assert not conv.weight.any()
 
 
 def test_noise_has_its_distribution_and_lets_gradients_pass():

@@ -16,11 +16,11 @@ from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.messages import Reply
 from vergence.core.method import Method
-from vergence.core.naming import plural
+from vergence.core.naming import plural, registry_name
 from vergence.core.requests import Compute, Fit, Mean
 from vergence.core.task import Task
 from vergence.engine.protections.built_in import BudgetedProtection, owner
-from vergence.engine.protections.dp_split import AGAINST, NOT_AGAINST, SplitDpHooks
+from vergence.engine.protections.dp_split import AGAINST, HALF, NOT_AGAINST, SplitDpHooks
 from vergence.engine.protections.dry_run import dry_run
 from vergence.errors import ConfigError
 from vergence.privacy.config import DpSgd
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 ONE_BY_ONE = "DP-SGD clips the gradient of every sample, which neither stacks nor graphs do"
 """Reason to train clients one after the other under DP-SGD."""
+HALVED = "What is done to the training of the clients' layers."
 FRAME = "the same samples of a client, one of them left out"
 # The forecast looks at the first clients only: one that reads everybody's samples would take longer
 # than people wait for `vergence explain`.
@@ -143,6 +144,19 @@ def refuse_mixed(task: Task, federation: Federation, passes: Sequence[TrainingPa
     PROBED.append((task, ref(most)))
 
 
+def refuse_half(policy: DpSgd, method: Method) -> None:
+    """Refuse noise on the client's half of a network that is not cut.
+
+    Raises:
+        ConfigError: `halves` is `client`, and the method is no split learning.
+    """
+    if policy.halves == "client" and not method.served:
+        raise ConfigError(
+            f"privacy.solver.halves = 'client' is for a network that is cut, and "
+            f"{registry_name(method)} trains a whole one; leave it out, or use splitfed"
+        )
+
+
 def refuse_elsewhere(run: ProtectedRun) -> None:
     """Refuse a deployment of split learning: its server would have to add noise of its own.
 
@@ -167,6 +181,7 @@ def check_solver(
         ConfigError: the trainings spend more than the budget; or delta is so large that a sample
             could be published; or training on one sample uses values computed from others.
     """
+    refuse_half(policy, method)
     refuse_own_prior(task)
     refuse_overlap(federation)
     passes = dry_run(method, task, federation, plan.rounds)
@@ -222,8 +237,11 @@ class DpSgdProtection(BudgetedProtection):
         # In a deployment each client keeps to the budget by itself.
         most = math.inf if policy.epsilon is None else policy.epsilon
         served = run.method.served
+        half = policy.halves == "client"
         against = AGAINST if served else "whoever sees what the device sends"
-        guarantee = Guarantee("sample", most, policy.delta, FRAME, against)
+        guarantee = None if half else Guarantee("sample", most, policy.delta, FRAME, against)
+        parts = "of the client's half " if half else "of both halves " if served else ""
+        hidden = HALF if half else f", hidden from {AGAINST}; {NOT_AGAINST}" if served else ""
         refuse_elsewhere(run)
         if not run.here:
             return [Promise("", guarantee=guarantee)]
@@ -236,26 +254,25 @@ class DpSgdProtection(BudgetedProtection):
             means = f", {whole.means} mean of its samples with noise {whole.mean_noise(policy):.4g}"
             texts.append(
                 f"samples: a client with {size} trains {whole.steps} steps at sampling rate "
-                f"{whole.rate:.3g}, gradients {'of both halves ' if served else ''}cut to "
+                f"{whole.rate:.3g}, gradients {parts}cut to "
                 f"{policy.clip:g}, noise "
                 f"{whole.noise(policy):.4g}{means if whole.means else ''}: epsilon {spent:.3g} at "
-                f"delta {policy.delta:g} for one {kind}, not for the person"
-                f"{f', hidden from {AGAINST}; {NOT_AGAINST}' if served else ''}"
+                f"delta {policy.delta:g} for one {kind}, not for the person{hidden}"
             )
         some = {len(people.people[client].train) for client in people.clients[:LOOKED_AT]}
         most = max(training_schedule(passes, n).ledger(policy).epsilon(policy.delta) for n in some)
         first, *rest = texts
-        return [Promise(first, guarantee=guarantee._replace(epsilon=most)), *map(Promise, rest)]
+        if guarantee is not None:
+            guarantee = guarantee._replace(epsilon=most)
+        return [Promise(first, HALVED if half else "", guarantee=guarantee), *map(Promise, rest)]
 
     def statements(self, run: ProtectedRun) -> list[Statement]:
         """State in reports that updates have noise, and what the guarantee does not cover."""
+        half = self.policy.halves == "client"
+        text = f"{{Samples}}, by noise{HALF}." if half else f"{{Samples}} are hidden {NOT_AGAINST}."
         return [
             Statement("update", "made by noised training"),
-            *(
-                [Statement("unprotected", f"{{Samples}} are hidden {NOT_AGAINST}.")]
-                if run.method.served
-                else []
-            ),
+            *([Statement("unprotected", text)] if run.method.served else []),
             Statement(
                 "unprotected",
                 "People under a promise about {samples}: a person's {samples} are alike. "
@@ -279,6 +296,7 @@ class DpSgdProtection(BudgetedProtection):
                 "clip": policy.clip,
                 "delta": policy.delta,
                 "allowed": policy.epsilon,
+                **({"only": HALF} if policy.halves == "client" else {}),
                 **largest_epsilon(list(ledgers.values()), policy.delta),
             }
         }

@@ -6,8 +6,8 @@ Used by `engine.protections.dp_sgd` and `engine.protections.dry_run`.
 # A step of a client and its server is one release, of both halves' gradients of the same batch.
 # Each half cuts a sample's gradient to clip / sqrt(2), so that both together are at most `clip`
 # long, and adds noise for `clip`: what the accountant counts for a whole network. Noise on the
-# clients' layers alone would promise nothing: the server's layers, trained without, carry a sample
-# into the gradients that later batches get back.
+# clients' layers alone (`halves = "client"`) promises nothing: the server's layers, trained
+# without, carry a sample into the gradients that later batches get back.
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ AGAINST = "whoever sees trained layers and no smashed data: other people, and al
 NOT_AGAINST = (
     "not from the main server, which is sent smashed data and labels of every sample, and adds the "
     "noise of its own layers"
+)
+HALF = (
+    ", of the noise on the clients' layers alone: this promises nothing, as the server's layers "
+    "are trained without noise"
 )
 
 
@@ -135,9 +139,12 @@ class SplitDpHooks(ClientHooks):
     def serving(self, ask: object, client: str) -> object:
         """Return a request of the server half, with clipped and noised gradients if it is a step.
 
-        The session of split learning calls this before it answers the request.
+        With `halves = "client"` the request is unchanged. The session of split learning calls this
+        before it answers the request.
         """
-        return self._private(ask, client, "tail") if isinstance(ask, Step) else ask
+        if self.policy.halves == "client" or not isinstance(ask, Step):
+            return ask
+        return self._private(ask, client, "tail")
 
     def outgoing(self, reply: Reply, turn: Turn) -> Reply:
         """Return a reply without metrics, which are computed from samples without noise.
@@ -162,11 +169,11 @@ class SplitDpHooks(ClientHooks):
         `half` names the layers that take the step, so that each half has noise of its own: `front`
         (the client's) or `tail` (the server's).
         """
-        samples = self.sizes[client]
+        samples, parts = self.sizes[client], 1 if self.policy.halves == "client" else 2
         return replace(
             ask,
             gradients=PrivateGradients(
-                clip=self.policy.clip / math.sqrt(2),
+                clip=self.policy.clip / math.sqrt(parts),
                 deviation=self.solver.noise(samples) * self.policy.clip,
                 expected=rate_of(self.method.local, samples) * samples,
                 key=self.solver.secret.child(half, client, mark(ask)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,8 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
     defence = plan.privacy.cut
     assert defence is not None
     assert isinstance(method, Cutting)
-    defence.check(method.front(task))
+    front = method.front(task)
+    defence.check(front)
     few, local = federation.clients[:1], method.local
     # With epochs everybody sends a picture equally often. With steps, whoever has the fewest
     # samples sends each most often, and the noise must do for them.
@@ -99,6 +100,8 @@ def outlook(plan: Plan, method: Method, task: Task, federation: Federation) -> D
     moves = gain(task, trained[0]) if isinstance(defence, PixelCut) else 1.0
     noise_spec = defence.noise_spec(releases, moves)
     if noise_spec is not None:
+        multiple = noise_spec.multiple / defence.sensitivity(front)
+        noise_spec = replace(noise_spec, multiple=multiple)
         spent = defence.epsilon_of(releases * defence.cost(noise_spec.multiple))
         if not spent <= defence.epsilon_limit * (1 + 1e-6):
             raise ConfigError(
@@ -293,12 +296,13 @@ class SplitDefenseProtection(BudgetedProtection):
             if planned.frozen
             else f"a picture is sent {planned.releases} times, through other layers each time"
         )
+        assert planned.noise_spec is not None
         if isinstance(defence, PixelCut):
             height, width = samples.columns[IMAGE].shape[-2:]
-            return f"pixels: {promise(defence.level, height, width, planned.releases)}; {often}"
+            multiple = planned.noise_spec.multiple
+            return f"pixels: {promise(multiple, height, width, planned.releases)}; {often}"
         assert isinstance(defence, BottleneckCut)
         assert isinstance(method, Cutting)
-        assert planned.noise_spec is not None
         front = method.front(run.task)
         ask = Forward(front.init(), samples.take(slice(0, 1)), method.front)
         features = Trainer(front).forward(ask).numel()
@@ -332,6 +336,7 @@ class SplitDefenseProtection(BudgetedProtection):
             return {
                 "neighbours": PIXEL,
                 "level": defence.level,
+                "norm": defence.norm,
                 "delta": 0.0,
                 "allowed": None,
                 "only": ", an obfuscation that promises nothing for a picture",

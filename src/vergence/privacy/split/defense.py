@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples
 from vergence.core.options import NamedOptions
 from vergence.core.stages import Piece, Staged
+from vergence.core.tags import LATER
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.privacy.dp.accounting import gaussian_epsilon
@@ -30,11 +31,13 @@ from vergence.privacy.dp.budget import Budget
 from vergence.privacy.keyed_noise import NoiseKey, NoiseKind, NoiseStream, hidden
 from vergence.privacy.split.bottleneck import Bottleneck, image_noise
 from vergence.privacy.split.nopeek import penalty
-from vergence.privacy.split.pixel_dp import normalise_, sensitivity
+from vergence.privacy.split.pixel_dp import (
+    SHAPED,
+    normalise_,
+    normalise_filters_,
+    sensitivity,
+)
 
-SHAPED = 1e-5
-"""Weights with a norm from 1 - `SHAPED` to 1 are left as they are; otherwise they would shrink in
-each step."""
 IMAGE = "image"
 """Name of the data column with pictures."""
 
@@ -121,6 +124,10 @@ class SplitDefense:
             gain: change of the network's input when a pixel goes from black to white.
         """
         return None
+
+    def sensitivity(self, front: Piece) -> float:
+        """Return the sensitivity of the client's layers for which `noise_spec` does not account."""
+        return 1.0
 
     def cost(self, multiple: float) -> float:
         """Return the privacy cost of one release of a picture; costs add up over releases.
@@ -217,16 +224,20 @@ class NoPeekCut(SplitDefense, NamedOptions, label="privacy.cut"):
 
 @dataclass(frozen=True)
 class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
-    """Adds Laplace noise after a first convolution whose L1 operator norm is kept at most 1.
+    """Adds Laplace noise after a first convolution whose L1 norm is kept at most 1.
 
     Args:
         level: scale of the noise, for pixels in [0, 1]. A release has epsilon 1 / `level` for
             images whose L1 distance is 1, such as a single pixel that turns from black to white.
         name: `pixel_dp`.
+        norm: `operator`: the norm of the whole convolution is kept at most 1. `filter`: the norm of
+            each filter is; epsilon is then larger by the number of filters. The SplitFed thesis
+            leaves open which of the two it means.
     """
 
     level: Annotated[float, Gt(0)]
     name: Literal["pixel_dp"] = "pixel_dp"
+    norm: Literal["operator", "filter"] = field(default="operator", metadata={LATER: True})
 
     def check(self, front: Piece) -> None:
         """Raise an error unless a single convolution is the client's only layer with weights.
@@ -251,21 +262,29 @@ class PixelCut(SplitDefense, NamedOptions, label="privacy.cut"):
         sensitivity(conv, height, width)
 
     def constrain(self, front: nn.Module, height: int, width: int) -> None:
-        """Divide the convolution's weights by its operator norm, in place.
+        """Divide the convolution's weights by the norm, in place.
 
         `height` and `width` are those of an input image, in pixels.
         """
         conv = only_convolution(front)
         assert conv is not None
-        if not 1 - SHAPED <= sensitivity(conv, height, width) <= 1:
+        if self.norm == "filter":
+            normalise_filters_(conv)
+        elif not 1 - SHAPED <= sensitivity(conv, height, width) <= 1:
             normalise_(conv, height, width)
 
     def noise_spec(self, releases: int, gain: float) -> NoiseSpec:
         """Return the Laplace noise: its scale is `level` times `gain`.
 
-        A pixel that turns from black to white moves smashed data by at most `gain` in L1.
+        A pixel that turns from black to white moves smashed data by at most `gain` in L1, times
+        the `sensitivity` of the layers.
         """
         return NoiseSpec("laplace", self.level * gain, self.level)
+
+    def sensitivity(self, front: Piece) -> float:
+        """Return the number of filters if each has a norm of its own, else 1."""
+        conv = only_convolution(front.module())
+        return float(conv.out_channels) if conv is not None and self.norm == "filter" else 1.0
 
     def cost(self, multiple: float) -> float:
         """Return the epsilon of one release, for images whose L1 distance is 1."""

@@ -31,6 +31,9 @@ Norm = Literal["l1_l1", "l1_l2", "l2_l2"]
 `l1_l1`. Gaussian noise needs `l1_l2` for L1 changes of pixels, and `l2_l2` for L2 changes."""
 ABOVE = 1 + 1e-6
 """Factor on the norm by which weights are divided, so that rounding leaves a norm of at most 1."""
+SHAPED = 1e-5
+"""Weights with a norm from 1 - `SHAPED` to 1 are left as they are; otherwise they would shrink in
+each step."""
 
 
 @torch.no_grad()
@@ -99,6 +102,23 @@ def normalise_(conv: nn.Conv2d, height: int, width: int, norm: Norm = "l1_l1") -
     return sensitivity(conv, height, width, norm)
 
 
+@torch.no_grad()
+def normalise_filters_(conv: nn.Conv2d) -> None:
+    """Divide each filter of a convolution by its own L1 norm, in place; zeros stay zeros.
+
+    A filter's norm is the sum of its absolute weights, the largest one over the channels of the
+    image. A change of one pixel by 1 then moves the outputs of one filter by at most 1 in L1, and
+    those of all filters by at most their number.
+
+    Source: SplitFed thesis, section 4.4.1, which does not say over what its norm is; this is the
+    weaker reading.
+    """
+    each = conv.weight.double().abs().sum((2, 3)).amax(1)
+    wrong = (each > 0) & ((each < 1 - SHAPED) | (each > 1))
+    if wrong.any():
+        conv.weight.div_(torch.where(wrong, each * ABOVE, 1.0).float()[:, None, None, None])
+
+
 def noisy(smashed: Tensor, level: float, norm: Norm, draws: NoiseStream) -> Tensor:
     """Return the outputs of a normalised convolution with noise.
 
@@ -129,18 +149,18 @@ def promised(level: float, norm: Norm, change: float, passes: int, delta: float 
     return gaussian_epsilon(np.sqrt(passes) * change / level, delta)
 
 
-def promise(level: float, height: int, width: int, passes: int) -> str:
+def promise(multiple: float, height: int, width: int, passes: int) -> str:
     """Return a text on what Laplace noise guarantees, and what it does not.
 
     Args:
-        level: scale of the noise.
+        multiple: scale of the noise, divided by the L1 sensitivity to a pixel.
         height: height of an image in pixels.
         width: width of an image in pixels.
         passes: how often an image is sent.
     """
-    image = promised(level, "l1_l1", height * width, passes)
+    image = promised(multiple, "l1_l1", height * width, passes)
     return (
-        f"empirical obfuscation: epsilon {1 / level:g} per unit of L1 change for each forwarded "
+        f"empirical obfuscation: epsilon {1 / multiple:g} per unit of L1 change for each forwarded "
         f"sample (one pixel by 1.0, pixels in [0, 1]); for a whole {height}x{width} image sent "
         f"{passes} times the same noise is epsilon {image:,.0f}: no image-level or user-level "
         "guarantee"
