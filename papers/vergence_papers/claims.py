@@ -154,7 +154,7 @@ class PaperTable(TableHead):
         parts: the experiments behind it.
         claims: what the paper says about it.
         figure: the picture to draw: `strip`, `matrix`, `convergence`, `noise`, `bars`, `epochs`,
-            `rates`, `front`, `settings`, `rounds`, `generator`, `embedding`, `budgets`.
+            `rates`, `front`, `combined`, `settings`, `rounds`, `generator`, `embedding`, `budgets`.
         rows: row label -> printed name, where a label alone says too little.
         note: what a reader must know about the comparison.
         tuned: what was chosen by looking at scores, where the data set does not say it.

@@ -56,6 +56,7 @@ def draw(outcome: ReproducedTable) -> Figure | None:
         "generator": generator,
         "embedding": embedding,
         "budgets": budgets,
+        "combined": combined,
     }
     return kinds[outcome.table.figure](outcome) if outcome.table.figure else None
 
@@ -280,6 +281,28 @@ def front(outcome: ReproducedTable) -> Figure:
         [], [], "o", markersize=13, mfc="none", mec=PERSONAL, mew=1.4, label="on the front"
     )
     panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return page
+
+
+@styled
+def combined(outcome: ReproducedTable) -> Figure:
+    """Draw the error over what an attacker rebuilds: a line per budget, over levels of noise."""
+    lines: dict[str, list[str]] = {}
+    for label in outcome.table.rows:
+        if not np.isnan(outcome.value(label, "found")):
+            lines.setdefault(label.rpartition(", ")[2], []).append(label)
+    page = canvas(6.4, 3.6)
+    axes = page.add_subplot()
+    for (budget, labels), colour in zip(lines.items(), SPARE, strict=False):
+        at = [(outcome.value(r, "found"), outcome.value(r, "main")) for r in labels]
+        axes.plot(*zip(*at, strict=True), "o-", color=colour, label=budget)
+        for label, point in zip(labels, at, strict=True):
+            level = label.split(", ")[1] if label.count(", ") > 1 else ""
+            axes.annotate(level, point, (3, 4), textcoords="offset points", fontsize=6, color=MUTED)
+    nothing = outcome.value("mean gaze (prior)", "main")
+    axes.axhline(nothing, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)), label="mean gaze")
+    axes.set(xlabel=outcome.metric("found"), ylabel=metric_name(outcome.metric("main")))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return page
 
 

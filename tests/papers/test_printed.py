@@ -12,7 +12,7 @@ from vergence_papers.claims import Claim, Pair
 from vergence_papers.data_sets import DEFAULT, GROUNDS
 from vergence_papers.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "fa1e29855c1bc836050be7d08cd6d7b2a4429d89feadb0d12f301a23e8878c1f"
+GOLDEN = "b017710b2d9f53d1da58d1b0c0aaced2a270dfbbfd237bafe66190615e425a81"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"
@@ -69,7 +69,7 @@ def plain(value):
 def test_every_printed_number_and_claim_is_what_it_was():
     told = [plain(table) for _, table in sorted(command.TABLES.items())]
     found = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    assert (len(told), found) == (57, GOLDEN)
+    assert (len(told), found) == (58, GOLDEN)
 
 
 def test_every_table_of_every_file_is_tested_by_a_command():
