@@ -265,8 +265,9 @@ def reproduced(folder: Path) -> None:
         for picture in report.parent.glob("*.png"):
             if f"]({picture.name})" in text:
                 (home / "pictures").mkdir(parents=True, exist_ok=True)
-                shutil.copy(picture, home / "pictures" / f"{name}.png")
-                text = text.replace(f"]({picture.name})", f"](pictures/{name}.png)")
+                curves = "_curves" if picture.stem.endswith("_curves") else ""
+                shutil.copy(picture, home / "pictures" / f"{name}{curves}.png")
+                text = text.replace(f"]({picture.name})", f"](pictures/{name}{curves}.png)")
         home.mkdir(parents=True, exist_ok=True)
         (home / f"{name}.md").write_text(text)
         for table in sorted(report.parent.glob("*.csv")):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vergence.core.federation import POOLED
 from vergence.core.files import parse_json
 from vergence.core.naming import plural
 from vergence.errors import ConfigError, PartialRun, nearest
@@ -148,11 +150,15 @@ def reproduce(
         home = out or HOME / where.name
         results = run_parts(plans[table.id], home / table.paper / "runs")
         found = gather(table, where, wish, plans[table.id], results)
-        drawn = figures.draw(found)
-        name = f"{table.id.rpartition('/')[2]}.png" if drawn else None
-        outcome.write(found, home / table.id, name)
-        if drawn and name:
-            save(drawn, home / table.id / name)
+        stem = table.id.rpartition("/")[2]
+        drawn = {
+            (table.title, f"{stem}.png"): figures.draw(found),
+            ("learning curves", f"{stem}_curves.png"): figures.learning_curves(found),
+        }
+        outcome.write(found, home / table.id, dict(at for at, figure in drawn.items() if figure))
+        for (_, name), figure in drawn.items():
+            if figure:
+                save(figure, home / table.id / name)
         outcome.show(found, console)
         console.print(f"written: {home / table.id}", soft_wrap=True)
         done.append(found)
@@ -299,6 +305,8 @@ def facts(parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]) 
         "seeds": len(first.seeds),
         "rounds": first.results["rounds"],
         "budget": f"{work} of batch {local['batch']} per person and round",
+        "samples": span(value for r in runs for value in training_samples(r)),
+        "steps": span(r.steps for r in runs if len(r.turns)),
         "experiment": {k: v for k, v in experiment.table.items() if k != "methods"},
         "machine": f"{box_['platform'].split('-')[0]} {box_['processor']}, {os.cpu_count()} cores, "
         f"Python {box_['python']}, torch {box_['torch']}",
@@ -307,6 +315,23 @@ def facts(parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]) 
         "code": first.provenance["code"],
         "command": "vergence " + shlex.join(sys.argv[1:]),
     }
+
+
+def training_samples(run: Run) -> list[float]:
+    """Return how many samples clients trained on in a turn, where their replies say so."""
+    turns = run.turns
+    return (
+        list(turns.examples[(turns.client != POOLED) & (turns.examples > 0)]) if len(turns) else []
+    )
+
+
+def span(values: Iterable[float]) -> str:
+    """Return the smallest and largest of the numbers that are known, as text; "" if none is."""
+    known = [int(value) for value in values if np.isfinite(value)]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def listing(console: Console, out: Path | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vergence.metrics.intervals import interval
 from vergence.reports.plots import gaze_maps
@@ -303,6 +304,42 @@ def combined(outcome: ReproducedTable) -> Figure:
     axes.axhline(nothing, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)), label="mean gaze")
     axes.set(xlabel=outcome.metric("found"), ylabel=metric_name(outcome.metric("main")))
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return page
+
+
+@styled
+def learning_curves(outcome: ReproducedTable) -> Figure | None:
+    """Draw the mean score of every row over rounds, and that of the priors, in one metric.
+
+    Rows that are read off the runs of others, such as those of people left out, have the curve by
+    which their training is judged; a curve of several rows is drawn once. None: nobody was measured
+    between rounds.
+    """
+    studies = {result.study.headline: result.study for result in outcome.results.values()}
+    (metric, study), *_ = studies.items()
+    sign = -1 if metric in study.lower_is_better else 1
+    by_curve: dict[Any, list[str]] = {}
+    for label, (at, values) in outcome.evidence.curves.items():
+        if len(at) > 1:
+            by_curve.setdefault((tuple(at), tuple(values)), []).append(outcome.name(label))
+    if not by_curve or len(studies) > 1:
+        return None
+    page = canvas(7.4, 3.8)
+    axes = page.add_subplot()
+    styles = product(MARKERS, SPARE)
+    for ((at, values), names), (marker, colour) in zip(by_curve.items(), styles, strict=False):
+        shown = [sign * scale(metric) * value for value in values]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        style = {"marker": marker, "markersize": 3, "color": colour}
+        axes.plot(at, shown, label=names[0] + more, **style)
+    for (label, people), dash in zip(
+        outcome.evidence.priors(metric).items(), ((2, 2), (5, 2), (1, 3), (7, 3)), strict=False
+    ):
+        level = scale(metric) * float(np.mean(list(people.values())))
+        axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=(0, dash), label=label)
+    axes.set(xlabel="round", ylabel=unit(metric))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=6)
     return page
 
 

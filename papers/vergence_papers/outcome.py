@@ -248,7 +248,9 @@ def facts(outcome: ReproducedTable) -> list[str]:
     return [
         f"data: {told['data']} ({outcome.ground.kind}), {plural(told['people'], 'person')}"
         + (f"; {outcome.ground.note}" if outcome.ground.note else ""),
-        f"seeds: {told['seeds']}, rounds: {told['rounds']}, {told['budget']}",
+        f"seeds: {told['seeds']}, rounds: {told['rounds']}, {told['budget']}"
+        + (f"; training samples of a client: {told['samples']}" if told["samples"] else "")
+        + (f"; gradient steps of a client in all: {told['steps']}" if told["steps"] else ""),
         f"tuned: {outcome.table.tuned or outcome.ground.tuned}",
         f"machine: {told['machine']}; {told['minutes']:.1f} minutes in rounds",
         f"decided by {', '.join(deciding)}; 95 % t interval over {outcome.table.over}",
@@ -281,8 +283,8 @@ def _grid(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
     return grid
 
 
-def markdown(outcome: ReproducedTable, figure: str | None) -> str:
-    """Return the page of a table."""
+def markdown(outcome: ReproducedTable, pictures: Mapping[str, str]) -> str:
+    """Return the page of a table; `pictures` are files of figures, by title."""
     title = outcome.table.title
     parts = [f"# {outcome.table.id}", "", f"{title[0].upper()}{title[1:]}.", ""]
     parts += [line for stamp in outcome.stamps for line in (f"**{stamp}**", "")]
@@ -314,8 +316,8 @@ def markdown(outcome: ReproducedTable, figure: str | None) -> str:
     missing = outcome.evidence.missing
     if missing:
         parts += ["## Not run", "", *(f"- {k}: {v}" for k, v in missing.items()), ""]
-    if figure:
-        parts += [f"![{title}]({figure})", ""]
+    for caption, name in pictures.items():
+        parts += [f"![{caption}]({name})", ""]
     return "\n".join(parts)
 
 
@@ -422,12 +424,12 @@ def claim_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
     return found
 
 
-def write(outcome: ReproducedTable, folder: Path, figure: str | None) -> None:
+def write(outcome: ReproducedTable, folder: Path, pictures: Mapping[str, str]) -> None:
     """Write verdicts.json, report.md, scores.csv and claims.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "verdicts.json", record(outcome))
     texts = {
-        "report.md": markdown(outcome, figure),
+        "report.md": markdown(outcome, pictures),
         "scores.csv": csv_of(evidence_rows(outcome)),
         "claims.csv": csv_of(claim_rows(outcome)),
     }

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from vergence_papers import command as app
 from vergence_papers import figures
 from vergence_papers.claims import OTHERS, OWN, PaperTable, TablePart
 from vergence_papers.data_sets import GROUNDS, ground
-from vergence_papers.outcome import markdown, rows
+from vergence_papers.outcome import rows
 from vergence_papers.running import Wish, plan, unfilled
 from vergence_papers.verdicts import Evidence
 
@@ -344,7 +345,10 @@ def test_the_headline_scores_people_who_took_no_part(tmp_path):
     (note,) = [stamp for stamp in found.stamps if stamp.startswith("by design, split differs")]
     assert "fedavg left out has leave one person out: trained on all others" in note
     assert TOY.table["federation"]["people"] == 4, "--set is for this command only"
-    page = markdown(found, None)
+    page = (tmp_path / "adaptive/headline/report.md").read_text()
+    assert "![learning curves](headline_curves.png)" in page
+    assert (tmp_path / "adaptive/headline/headline_curves.png").stat().st_size > 5000
+    assert re.search(r"training samples of a client: \d+(?: to \d+)?; gradient steps of a", page)
     assert "- tuned: nothing" in page
     assert "a data centre has everybody's data in every round" in page
     assert "0 hold, 0 contradicted, 0 not shown, 3 not learned." in page
