@@ -60,7 +60,8 @@ class TablePart:
     experiment, in order; `suffix` ends the labels of its rows, so that one method may stand in a
     table several times. Parts of one name are run once for a paper. `rows` are those that its
     protocol gives besides, or in their place. `classes` are those that each client has; a data set
-    with no more in all cannot carry it.
+    with no more in all cannot carry it. `needs` has names of values without which a data set cannot
+    carry it, and what such a data set lacks, in words.
     """
 
     name: str
@@ -70,6 +71,7 @@ class TablePart:
     suffix: str = ""
     rows: Sequence[str] = ()
     classes: int = 0
+    needs: Mapping[str, str] = field(default_factory=dict)
 
     def entries(self, ground: Ground) -> list[Table]:
         """Method entries on a data set, but for those that name a value that it lacks."""

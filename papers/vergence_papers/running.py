@@ -126,6 +126,8 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
     elif part.classes and part.classes >= (there := ground.values["classes"]):
         reason = f"{ground.name} has {there} class{'es' if there > 1 else ''} in all"
         missing = dict.fromkeys(name.values(), reason)
+    elif lacks := [what for value, what in part.needs.items() if value not in ground.values]:
+        missing = dict.fromkeys(name.values(), f"{ground.name} has no {lacks[0]}")
     else:
         missing = {
             name[id(e)]: f"this version has no method '{e['name']}'"

@@ -296,3 +296,18 @@ def test_the_list_has_the_thesis(tmp_path):
     assert "eye_synthetic" in lines["splitfed/table4.6"]
     assert "read off the methods" in lines["splitfed/table3.1"]
     assert "`vergence privacy audit RUN`" in lines["splitfed/table4.3"]
+
+
+def test_eyes_that_are_no_pairs_cannot_carry_codes_learned_from_pairs():
+    """MPIIGaze's crops have left and right eyes of other moments; its frames have both."""
+    parts = {part.name: part for part in app.TABLES["splitfed/table4.10"].parts}
+    wish = Wish(root="unread", seeds=1)
+    for name in ("cross_fl", "cross", "equal_features"):
+        crops = plan(parts[name], GROUNDS["mpiigaze_crops"], wish)
+        assert crops.experiment is None
+        assert set(crops.missing.values()) == {
+            "mpiigaze_crops has no pictures of both eyes at one glance, from which gaze is learned "
+            "without labels"
+        }
+        assert plan(parts[name], GROUNDS["eye_synthetic"], replace(wish, root=None)).experiment
+    assert plan(parts["simclr"], GROUNDS["mpiigaze_crops"], wish).experiment
