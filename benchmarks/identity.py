@@ -49,6 +49,7 @@ from vergence.training.steps import Trainer
 LOCAL = LocalTraining(optimizer="adamw", lr=2e-3)
 TASK = GazeAngle(SmallEye(pose=False))
 BATCH = 32
+RESTATED = FedSelect(rule="restated")
 Seen = dict[int, dict[str, tuple[Tensor, Tensor | None]]]
 """By round and person: the update, and the bits of the mask where there is one."""
 
@@ -100,11 +101,13 @@ def stacked(seen: Seen, round_: int, which: int) -> Tensor:
     return torch.stack([values[which] for _, values in sorted(seen[round_].items())])  # type: ignore
 
 
-def vectors(name: str, kind: type, pair: list[Federation], rounds: int) -> list[dict[str, Any]]:
+def vectors(
+    name: str, method: Method[Any, Any], pair: list[Federation], rounds: int
+) -> list[dict[str, Any]]:
     """Return the lines of a method's updates and masks."""
     first, second = {}, {}
     for seen, federation in zip((first, second), pair, strict=True):
-        run(noted(kind(), seen), federation, rounds)
+        run(noted(method, seen), federation, rounds)
     lines, last = [], max(first)
     for which, what in enumerate(("update", "mask")):
         if first[last][sorted(first[last])[0]][which] is None:
@@ -200,9 +203,9 @@ def measured(given: argparse.Namespace) -> tuple[str, int, list[dict[str, Any]]]
     data, one, other = sessions(given.data, given.people)
     plan: list[Callable[[], list[dict[str, Any]]]] = [
         lambda: labels(one, other),
-        lambda: vectors("FedAvg", FedAvg, [one, other], given.rounds),
-        lambda: vectors("FedCPF", FedCPF, [one, other], given.rounds),
-        lambda: vectors("FedSelect", FedSelect, [one, other], given.rounds),
+        lambda: vectors("FedAvg", FedAvg(), [one, other], given.rounds),
+        lambda: vectors("FedCPF", FedCPF(), [one, other], given.rounds),
+        lambda: vectors("FedSelect", RESTATED, [one, other], given.rounds),
         lambda: smashed(one, other, given.rounds),
     ]
     lines = []

@@ -32,6 +32,7 @@ Protocol = Literal[
     "taught",
     "pictured",
     "members",
+    "windows",
 ]
 """Own later data; everybody's model on everybody's data; trained without the person; the model of
 the person before; what a model trained without the person makes of its training data; pruned, and
@@ -41,7 +42,8 @@ same, run once more with people who lie; own later data, with how far people are
 rounds a level took, seed by seed; own test images by person, everybody's by seed; both of who was
 away, by seed; both of AP-FL's friends alone; of
 one owner, by seed, students and the teacher that taught them; what its generators make; and how
-often an attacker finds members of the owner's data."""
+often an attacker finds members of the owner's data; own later data, with the restarts of FedCPF's
+windows."""
 
 PRIOR = " (prior)"
 """Ends the label of a row that needs no training."""
@@ -88,6 +90,10 @@ class TablePart:
             with suppress(KeyError):
                 found = merge(found, ground.filled(settings))
         return found
+
+    def rounds(self, ground: Ground) -> int:
+        """Return the rounds of a full run: the data set's, but for a part that has its own."""
+        return self.over(ground).get("run", {}).get("rounds", ground.rounds)
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,8 @@ def gather(
     )
     verdicts = tuple(judge(table, claim, where, evidence) for claim in table.claims)
     told = facts(parts, results)
-    marks = (*stamps(where, wish, told), *alike(table, parts, results))
+    full = max(p.part.rounds(where) for p in parts)
+    marks = (*stamps(where, wish, told, full), *alike(table, parts, results))
     noisy = {
         run.label + planned.part.suffix: len(planned.experiment.noise.noisy_clients(run.people))
         for planned, result in ran(parts, results)
@@ -265,13 +266,13 @@ def ran(
     return [(p, results[key]) for p in parts if (key := (p.part.name, p.part.protocol)) in results]
 
 
-def stamps(where: Ground, wish: Wish, settings: dict[str, Any]) -> tuple[str, ...]:
-    """Stamps that every output of a table must carry in plain sight."""
+def stamps(where: Ground, wish: Wish, settings: dict[str, Any], rounds: int) -> tuple[str, ...]:
+    """Stamps that every output of a table must carry in plain sight; `rounds` of a full run."""
     found = []
     if settings["seeds"] < SEEDS:
         found.append(f"fast: {settings['seeds']} of {SEEDS} seeds")
-    if settings["rounds"] < where.rounds:
-        found.append(f"fast: {settings['rounds']} of {where.rounds} rounds")
+    if settings["rounds"] < rounds:
+        found.append(f"fast: {settings['rounds']} of {rounds} rounds")
     if where.kind == "generated":
         found.append("generated data: shows what the methods do, not what people do")
     if where.kind == "toy":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from vergence.data.images.emnist import FILES as EMNIST
 from vergence.data.images.fashion_mnist import FILES as FASHION
 from vergence.data.synthetic.zsl_synthetic import NAMES
 from vergence.errors import ConfigError, nearest
-from vergence.experiment.schema import data_root
+from vergence.experiment.schema import data_root, merge
 
 HIT: Mapping[str, tuple[str, ...]] = {
     "main": ("f1_hit", "f1_glc", "nss"),
@@ -135,6 +136,8 @@ class Ground:
         quantities: a claim's quantity -> metrics; the first decides, the others are told.
         values: what experiments name by `$`. `rho`: largest personal share of the paper's best row;
             `rate`: share of parameters that become personal per round, so that masks fill early;
+            `window_rate`: the same where windows are to restart while masks grow; `windows`: what
+            else differs there; `mu`: FedProx's;
             `server`: FedAdam's options, fitted to the size of a first update
             (docs/how-to/reproduce.md);
             `server_printed`: the same for clients that train at the adaptive-FL paper's rate;
@@ -196,7 +199,10 @@ def _grounds() -> dict[str, Ground]:
     raw = tomllib.loads(file.read_text(encoding="utf-8"))
     texts = raw.pop("texts")
     found = {}
-    for name, own in raw.items():
+    for name, entry in raw.items():
+        # A ground that is `like` another one differs from it in what it says.
+        own = deepcopy(merge(raw[entry["like"]] if "like" in entry else {}, entry))
+        own.pop("like", None)
         told = {key: own.pop(key).format(**texts) for key in ("tuned", "note") if key in own}
         told["root"] = own.pop("root", None if own["kind"] == "real" else "")
         sorts = {

@@ -88,6 +88,11 @@ class ReproducedTable:
         return printed_on(self.table, self.ground)
 
     @property
+    def run_facts(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        """Numbers about the runs that no claim is about: column -> row -> person -> value."""
+        return {name: told for part in self.results.values() for name, told in part.facts.items()}
+
+    @property
     def columns(self) -> list[str]:
         """The table's columns that exist for this task."""
         return [c for c in self.table.columns if c in self.ground.quantities or c in EXTREMES]
@@ -160,12 +165,24 @@ def rows(outcome: ReproducedTable) -> tuple[list[str], list[list[str]]]:
     for data in outcome.printed:
         heads += [f"{data}, printed", "ours - printed"]
     lines = [_row(outcome, label, columns, lead) for label in labels(outcome)]
+    for column, by_label in outcome.run_facts.items():
+        heads.append(f"{column}, people")
+        for label, line in zip(labels(outcome), lines, strict=True):
+            line.append(_range(list(by_label.get(label, {}).values())))
     if outcome.table.front:
         best = outcome.front()
         heads.append("on the front")
         for label, line in zip(labels(outcome), lines, strict=True):
             line.append("yes" if label in best else "")
     return heads, lines
+
+
+def _range(values: Sequence[float]) -> str:
+    """Return the mean over people, and the smallest and the largest person's value."""
+    if not values:
+        return ""
+    low, mean, high = (number(v, 1) for v in (min(values), float(np.mean(values)), max(values)))
+    return f"{mean} ({low} to {high})"
 
 
 def _row(outcome: ReproducedTable, label: str, columns: Sequence[str], lead: str) -> list[str]:
@@ -425,7 +442,7 @@ def claim_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
 
 
 def write(outcome: ReproducedTable, folder: Path, pictures: Mapping[str, str]) -> None:
-    """Write verdicts.json, report.md, scores.csv and claims.csv."""
+    """Write verdicts.json, report.md, scores.csv and claims.csv, and run facts to facts.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "verdicts.json", record(outcome))
     texts = {
@@ -433,6 +450,14 @@ def write(outcome: ReproducedTable, folder: Path, pictures: Mapping[str, str]) -
         "scores.csv": csv_of(evidence_rows(outcome)),
         "claims.csv": csv_of(claim_rows(outcome)),
     }
+    facts = [
+        (name, label, person, f"{value:.6g}")
+        for name, by_label in outcome.run_facts.items()
+        for label, people in by_label.items()
+        for person, value in people.items()
+    ]
+    if facts:
+        texts["facts.csv"] = csv_of([("fact", "row", "person", "value"), *facts])
     for name, text in texts.items():
         write_text(folder / name, text)
 

@@ -82,7 +82,8 @@ class PartResult:
 
     `matrix` is `[trained on, tested on]`, seeds averaged, in the order of `people`. `lower` are
     metrics where less is better, of scores that the runs do not have; their priors do not count.
-    `images` are those of a test that all rows share, by metric.
+    `images` are those of a test that all rows share, by metric. `facts` are numbers about the runs
+    that no claim is about: column -> label -> person -> value, seeds averaged within a person.
     """
 
     scores: Scores
@@ -91,6 +92,7 @@ class PartResult:
     people: tuple[str, ...] = ()
     lower: frozenset[str] = frozenset()
     images: Mapping[str, int] = field(default_factory=dict)
+    facts: Scores = field(default_factory=dict)
 
 
 class UntrainedTable(TableHead):
@@ -138,7 +140,7 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
     there = [e for e in entries if name[id(e)] not in missing]
     if not there:
         return Planned(part, None, missing, {})
-    rounds = wish.rounds or ground.rounds
+    rounds = wish.rounds or part.rounds(ground)
     table = merge(
         deepcopy(dict(ground.table)),
         {
@@ -151,6 +153,7 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
         },
     )
     table = merge(table, above)
+    table["run"]["rounds"] = rounds
     folder = root(ground, wish)
     if folder:
         table = merge(table, {"federation": {"root": folder}})

@@ -1,5 +1,6 @@
 """Defaults of training: AdamW, a rate for each optimiser, and when a run ends."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.plan import until_no_gain
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.experiment.provenance import config_digest
+from vergence.experiment.record_tables import method_table as method_entry
 from vergence.experiment.schema import check, load, method_tables, read
-from vergence.results.run_files import read_config
+from vergence.results.run_files import read_config, with_former_defaults
 from vergence_papers.data_sets import GROUNDS
 
 TOY = {
@@ -95,6 +97,56 @@ def test_an_older_run_keeps_the_defaults_that_it_was_made_with(
         lr,
     )
     assert old.plan.rounds == read_config(path)["run"]["rounds"] == 20
+
+
+def rules(path: Path) -> dict[str, str]:
+    """Return the rule of each FedSelect in an experiment file, by label."""
+    return {label: method.rule for label, method in load(path).methods.items()}
+
+
+def test_an_older_run_of_fedselect_keeps_the_rule_that_it_was_made_with(tmp_path: Path):
+    """Its default was what is `restated` now, under the name `paper`."""
+    path = tmp_path / "config.toml"
+    named = [{"name": "fedselect", "label": rule, "rule": rule} for rule in ("paper", "code")]
+    packaged = {"name": "vergence.methods.fedselect:FedSelect", "label": "packaged"}
+    methods = ["fedselect", packaged, *named]
+    path.write_text(tomli_w.dumps({**TOY, "methods": methods, "local": NAMED}))
+    with pytest.warns(FutureWarning, match="'paper' in method .fedselect. rule is called"):
+        assert rules(path)["fedselect"] == rules(path)["packaged"] == "published"
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.warns(FutureWarning, match="is called 'restated' now"):
+        old = rules(path)
+    was = {"fedselect": "restated", "packaged": "restated", "paper": "restated", "code": "code"}
+    assert old == was
+
+
+def test_the_method_that_another_extends_keeps_its_rule_too():
+    base = {"name": "ap_fl", "base": {"name": "fedselect", "rate": 0.1}}
+    assert with_former_defaults({**TOY, "method": base})["method"]["base"] == {
+        "name": "fedselect",
+        "rate": 0.1,
+        "rule": "restated",
+    }
+
+
+def test_the_config_of_a_run_names_the_rule_of_fedselect():
+    made = check({**TOY, "methods": ["fedavg", "fedselect"], "local": NAMED})
+    assert made.table["methods"] == ["fedavg", {"name": "fedselect", "rule": "published"}]
+    assert check(made.table).methods == made.methods
+    assert method_entry(vg.methods.FedSelect(), vg.LocalTraining()) == {
+        "name": "fedselect",
+        "rule": "published",
+    }
+
+
+def test_every_shipped_file_names_the_rule_of_fedselect():
+    files = [*ROOT.glob("experiments/*.toml"), *ROOT.glob("src/vergence/experiments/*.toml")]
+    entries = [entry for path in files for entry in method_tables(read(path))]
+    papers = tomllib.loads((ROOT / "papers/fedcpf/experiment.toml").read_text())["parts"]
+    entries += [entry for part in papers.values() for entry in part["methods"]]
+    chosen = [entry for entry in entries if entry["name"] == "fedselect"]
+    assert len(chosen) > 20
+    assert all("rule" in entry for entry in chosen)
 
 
 def test_every_shipped_file_names_optimiser_rate_and_rounds():

@@ -86,8 +86,44 @@ def test_every_table_makes_sound_experiments(where):
             planned = plan(part, where, wish)
             if planned.experiment:
                 assert planned.experiment.plan.seeds == (0, 1, 2, 3, 4)
-                assert planned.experiment.plan.rounds == where.rounds
+                assert planned.experiment.plan.rounds == part.rounds(where)
                 assert planned.barred == {}, "masks fill in a full run"
+
+
+def test_masks_grow_slowly_where_windows_are_to_restart():
+    """80 rounds at 0.01, in which rho 0.7 fills; fewer where they are asked for."""
+    where, (part,) = GROUNDS["mpiigaze_crops_300"], app.TABLES["fedcpf/table2"].parts
+    rates = {entry["rate"] for entry in part.entries(where)}
+    assert (rates, part.rounds(where), where.rounds) == ({0.01}, 80, 40)
+    fast = plan(part, where, Wish(root="somewhere", rounds=60))
+    assert fast.experiment is not None
+    assert fast.experiment.plan.rounds == 60
+    assert list(fast.barred) == ["rho_70"]
+
+
+def test_a_data_set_like_another_differs_in_what_it_says():
+    few, all_ = GROUNDS["mpiigaze_crops_100"], GROUNDS["mpiigaze_crops"]
+    assert few.table == {**all_.table, "few_data": {"samples_per_person": 100}}
+    assert few.values == {**all_.values, "windows": {"run": {"rounds": 100}}}
+    assert (few.papers, few.root, few.kind) == (("fedcpf",), all_.root, "real")
+
+
+@pytest.mark.slow
+def test_pages_on_windows_tell_when_they_restarted(tmp_path):
+    """Scores of two seeds reach other levels; a large step is climbed less often."""
+    wish = Wish(seeds=2, rounds=3, sets=("run.workers=1",))
+    (found,) = app.reproduce(["fedcpf/table3"], console(), on="toy", wish=wish, out=tmp_path)
+    levels, last = found.run_facts.values()
+    folder = tmp_path / "fedcpf/runs/acc/acc_01"
+    ends = [read_run(folder, seed).clients["p00"].window for seed in (0, 1)]
+    assert levels["acc_01"]["p00"] == sum(end.level for end in ends) / 2 - 1
+    assert last["acc_01"]["p00"] == sum(end.since for end in ends) / 2 + 1
+    assert all(levels["acc_01"][p] > levels["acc_20"][p] for p in levels["acc_01"])
+    page = (tmp_path / "fedcpf/table3/report.md").read_text()
+    assert "| score steps climbed, people | last restart (round), people |" in page
+    told = list(csv.DictReader((tmp_path / "fedcpf/table3/facts.csv").read_text().splitlines()))
+    value = next(x["value"] for x in told if (x["row"], x["person"]) == ("acc_01", "p00"))
+    assert float(value) == levels["acc_01"]["p00"]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from vergence_papers.claims import Claim, Pair
 from vergence_papers.data_sets import DEFAULT, GROUNDS
 from vergence_papers.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "b017710b2d9f53d1da58d1b0c0aaced2a270dfbbfd237bafe66190615e425a81"
+GOLDEN = "e5c00532f8ce79bbb967eb98b178149590e50f858796b9ff00e03e2aa96645c2"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"

@@ -103,10 +103,10 @@ def test_5_fedprox_without_a_leash_is_fedavg(run):
     assert bits(tight.server.model) != bits(plain.server.model)
 
 
-def test_windows_of_one_round_are_fedselect_by_the_paper(run):
+def test_windows_of_one_round_are_fedselect_restated(run):
     """The printed k <- 0 on every call collapses FedCPF to single-round selection."""
     collapsed = run(FedCPF(local=LOCAL, rate=0.1, limit=0.5, restart="always"))
-    selected = run(FedSelect(local=LOCAL, rate=0.1, limit=0.5))
+    selected = run(FedSelect(local=LOCAL, rule="restated", rate=0.1, limit=0.5))
     assert bits(collapsed.server.model) == bits(selected.server.model)
     for client, state in collapsed.clients.items():
         assert state.mask == selected.clients[client].mask

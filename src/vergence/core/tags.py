@@ -18,6 +18,9 @@ _TAG, _FIELDS = "__tag__", "__field_tags__"
 LATER = "later"
 """Mark, in a field's metadata, of an option that is younger than digests: at its default it is in
 none, so that these stay as they were."""
+IN_CONFIG = "in config"
+"""Mark, in a field's metadata, of an option whose default has changed: a run's config names it even
+at its default, so that the config means the same when the default changes again."""
 
 
 def tagged(name: str, **renamed: str) -> Callable[[T], T]:

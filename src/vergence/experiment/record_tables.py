@@ -13,6 +13,7 @@ from typing import Any
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.naming import registry_name
+from vergence.core.tags import IN_CONFIG
 from vergence.core.task import StartingModel
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.early_stopping import EarlyStopping
@@ -39,7 +40,7 @@ class NotWritable(Exception):
 
 
 def table_of(record: Any, *leave: str) -> Table:
-    """Return the fields of a record that differ from their defaults, as a table.
+    """Return the fields of a record that differ from their defaults or are `IN_CONFIG`, as a table.
 
     Args:
         record: a dataclass instance.
@@ -50,7 +51,11 @@ def table_of(record: Any, *leave: str) -> Table:
     """
     parts = [part for part in fields(record) if part.init and part.name not in leave]
     values = {part.name: getattr(record, part.name) for part in parts}
-    return {p.name: toml_value(values[p.name]) for p in parts if values[p.name] != _default(p)}
+    return {
+        p.name: toml_value(values[p.name])
+        for p in parts
+        if values[p.name] != _default(p) or IN_CONFIG in p.metadata
+    }
 
 
 def _default(part: Field[Any]) -> Any:
@@ -122,6 +127,25 @@ def method_table(method: Method, local: LocalTraining) -> Table:
             name: toml_value(value) for name, value in own.items() if value != getattr(local, name)
         }
     return entry
+
+
+def with_config_options(entry: str | Table, method: Method) -> str | Table:
+    """Return a method's entry with its `IN_CONFIG` options, and those of the method it extends.
+
+    Args:
+        entry: the method's name, or its table.
+        method: the method that it names.
+    """
+    table = {"name": entry} if isinstance(entry, str) else entry
+    options = {
+        part.name: getattr(method, part.name)
+        for part in fields(method)
+        if IN_CONFIG in part.metadata and part.name not in table
+    }
+    if "base" in table:
+        base = with_config_options(table["base"], getattr(method, "base", method))
+        options |= {"base": base} if base != table["base"] else {}
+    return {**table, **options} if options else entry
 
 
 def plan_tables(plan: Plan) -> Table:

@@ -28,15 +28,20 @@ from vergence.experiment.user_code_files import one_class_error, running, wrong_
 
 T = TypeVar("T")
 
-FORMER_NAMES = {("methods", "earned"): "interpolation", ("wire", "kept"): "value_codec"}
-"""Present name of a class or an option; keys are a sub-package or table, and the former name."""
+FORMER_NAMES = {
+    ("methods", "earned"): "interpolation",
+    ("wire", "kept"): "value_codec",
+    ("method (fedselect) rule", "paper"): "restated",
+}
+"""Present name of a class, an option or a value; keys are where it stands, and the former name."""
 
 
 def present_name(where: str, name: str) -> str:
-    """Return the present name of a class or an option, with a warning for a former name.
+    """Return the present name of a class, an option or a value, with a warning for a former name.
 
     Args:
-        where: the sub-package of the class (such as `methods`), or the table of the option.
+        where: the sub-package of the class (such as `methods`), the table of the option, or the
+            table and the option of the value.
         name: the present or former name.
     """
     present = FORMER_NAMES.get((where, name), name)

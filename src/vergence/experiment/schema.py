@@ -39,7 +39,7 @@ from vergence.experiment.packaged import locate, merge, with_recipe
 from vergence.experiment.privacy.schema import apply_poison, build_poison, build_privacy
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples, public_data_of
-from vergence.experiment.record_tables import rule_table
+from vergence.experiment.record_tables import rule_table, with_config_options
 from vergence.experiment.registry import find
 from vergence.experiment.search_space import (
     ROOTS,
@@ -689,7 +689,7 @@ def with_length(table: Table, plan: Plan) -> Table:
 
 
 def with_rates(table: Table, methods: Sequence[Method]) -> Table:
-    """Return a table that names every method's optimiser and learning rate.
+    """Return a table that names every method's optimiser, learning rate and `IN_CONFIG` options.
 
     A run's config has them, so that it means the same when defaults change.
 
@@ -709,7 +709,8 @@ def with_rates(table: Table, methods: Sequence[Method]) -> Table:
         differ = {
             k: getattr(method.local, k) for k in named if getattr(method.local, k) != merged[k]
         }
-        whole.append({**full, "local": {**own, **differ}} if differ else entry)
+        entry = {**full, "local": {**own, **differ}} if differ else entry
+        whole.append(with_config_options(entry, method))
     return table | ({"methods": whole} if "methods" in table else {"method": whole[0]})
 
 

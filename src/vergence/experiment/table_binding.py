@@ -66,6 +66,8 @@ def record_from_table(record: type[T], table: Any, where: str, **arguments: Any)
         if isinstance(hints[key], type) and is_dataclass(hints[key]):
             values[key] = record_from_table(hints[key], value, f"{where}.{key}")
             continue
+        if isinstance(value, str):
+            value = present_name(f"{where} {key}", value)
         try:
             values[key] = fitting(hints[key], value)
         except ConfigError as error:

@@ -35,6 +35,8 @@ LONGEST_PATH = 1000
 POISONED = "POISONED"
 """Key under which data and provenance name a run's malicious clients."""
 AGAIN = "restore it from a copy, or run again"
+FEDSELECT = ("fedselect", "vergence.methods.fedselect:FedSelect")
+"""Names of the method whose default rule was another in older runs."""
 Number = float | None
 
 
@@ -277,7 +279,11 @@ def with_former_defaults(config: dict[str, Any]) -> dict[str, Any]:
 
     Since 0.2.0 a config names its optimiser, learning rate and rounds. Before, a run without them
     had trained by `sgd` at 0.05, for 20 rounds. Its early stopping left the last round's models.
+    FedSelect without a rule was what is `restated` now.
     """
+    for key in ("method", "methods"):
+        if key in config:
+            config = {**config, key: _with_former_rule(config[key])}
     local, run, ends = (config.get(key, {}) for key in ("local", "run", "early_stopping"))
     if isinstance(ends, dict) and ends:
         ends = {**ends, "restore_best": ends.get("restore_best", False)}
@@ -292,6 +298,20 @@ def with_former_defaults(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "local": local | {k: v for k, v in former.items() if k not in local}} | (
         {} if "rounds" in run else {"run": {**run, "rounds": 20}}
     )
+
+
+def _with_former_rule(entry: Any) -> Any:
+    """Return a method's entry, or a list of them, in which FedSelect has the rule it ran by."""
+    if isinstance(entry, list):
+        return [_with_former_rule(each) for each in entry]
+    if entry in FEDSELECT:
+        return {"name": entry, "rule": "restated"}
+    if not isinstance(entry, dict):
+        return entry
+    if "base" in entry:
+        entry = {**entry, "base": _with_former_rule(entry["base"])}
+    bare = entry.get("name") in FEDSELECT and "rule" not in entry
+    return {**entry, "rule": "restated"} if bare else entry
 
 
 def checked(path: Path, table: Any, kind: type[BaseModel]) -> dict[str, Any]:
