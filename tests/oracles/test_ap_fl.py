@@ -11,7 +11,9 @@ classifiers a: x1 and b: x2 + 1, half mean squared errors; counts (10, 30) and (
     L      =  (2.34375 - 3.207107) / 2  =  -0.431678;  relative  (2.34375 - 0.377961) / 2
 """
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +21,8 @@ import torch
 from tests.engine.toys import run_toy, table
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
+from vergence.core.randomness import RandomStream
+from vergence.core.requests import Forward, StepResult
 from vergence.core.serialization import equal_states
 from vergence.engine.participation import Participation
 from vergence.errors import ConfigError
@@ -30,6 +34,7 @@ from vergence.methods.generative.sample_generator import (
     ALPHA,
     CLASSIFIERS,
     KIND,
+    Conditional,
     Imagining,
     diversity,
 )
@@ -169,6 +174,102 @@ def test_who_never_trained_tells_nothing(base, tmp_path):
     assert one.generator.flat.equal(back(tmp_path / "b", method).server.generator.flat)
     gone = Participation(gone=dict.fromkeys(("p00", "p01", "p02"), 0), back=("p00",))
     assert not run_toy(tmp_path / "c", SMALL, presence=gone).server.learned
+
+
+def test_a_friend_of_all_classes_knows_those_that_anybody_has(tmp_path):
+    """The server says which classes somebody has; samples are of these and of one's own alone."""
+    method = replace(SMALL, friend_classes="all")
+    server = back(tmp_path / "a", method).server
+    counts = torch.stack([torch.tensor([3.0, 0, 1]), torch.tensor([2.0, 0, 0])])
+    start = Params.named(a=torch.zeros(2), meaning=torch.eye(3), classes=torch.zeros(3))
+    steps = []
+
+    def ask(conversation):
+        answer = None
+        while True:
+            try:
+                request = conversation.send(answer)
+            except StopIteration as end:
+                return end.value
+            steps.append(request)
+            answer = StepResult(request.params, request.optimiser, 1.0)
+
+    wide = replace(method, samples=10, passes=1, noise=1)
+    trained = ask(wide.train_generator(start, torch.zeros(2, 2), counts))
+    assert trained["classes"].tolist() == [1, 0, 1]
+    assert server.generator["classes"].sum() > 0
+    assert "classes" not in back(tmp_path / "b").server.generator, "runs of before stay as they are"
+    few = steps[0].batch[KIND].unique().tolist()
+    assert few == [0, 2], "the generator learns classes that somebody has"
+
+    def kinds(friend_classes, own):
+        made, task = [], ToyTask(Linear())
+        site = SimpleNamespace(train=None, task=task, rng=RandomStream("friend"))
+        talk = replace(wide, friend_classes=friend_classes).train_friend(
+            task.init(), trained, site, LOCAL
+        )
+        answer = None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GlobalMemory, "check_meanings", lambda *_: None)
+            while not made:
+                request = talk.send(answer)
+                answer = torch.tensor(own)
+                if isinstance(request, Forward):
+                    made.append(sorted({*request.batch[KIND].tolist()}))
+        return made[0]
+
+    assert kinds("own", [1] * 40) == [1]
+    assert kinds("all", [1] * 40) == [0, 1, 2]
+
+
+def test_theta_k_is_tuned_as_fine_tuning_has_it(tmp_path):
+    """Tuned, theta_k has as many steps as fine-tuning; else it is of the last training."""
+    rounds, tuned = (
+        run_toy(tmp_path / str(tune), replace(SMALL, tune_own=tune)) for tune in (False, True)
+    )
+    assert tuned.server.base.model.flat.equal(rounds.server.base.model.flat)
+    assert tuned.server.generator.flat.equal(rounds.server.generator.flat), "what was told stays"
+    mine = [run.clients["p00"].mine.flat for run in (rounds, tuned)]
+    assert not mine[0].equal(mine[1])
+    steps = {}
+    for place, method in (("True", None), ("ft", FedAvgFT(LOCAL, tune_epochs=2))):
+        if method is not None:
+            run_toy(tmp_path / place, method)
+        rows = table(tmp_path / place, "turns.csv")
+        ends = [r for r in rows if r["client"] == "p00" and r["verb"] in ("befriend", "tune")]
+        steps[place] = int(float(ends[0]["steps"]))
+    assert steps["True"] == 2 * steps["ft"], "a friend and theta_k, each as long as fine-tuning"
+
+
+@pytest.mark.parametrize(("patience", "passes"), [(0, 6), (1, 3), (2, 4)])
+def test_the_generator_trains_until_its_loss_stops(patience, passes):
+    """Losses of the passes: 2, 1, 1, .9995, 1, 1: after the second none is .1 % less."""
+    losses = iter([2.0, 1.0, 1.0, 0.9995, 1.0, 1.0])
+    method = replace(SMALL, samples=10, passes=6, noise=1, patience=patience)
+    start = Params.named(a=torch.zeros(2), meaning=torch.eye(2))
+    talk, answer, count = (
+        method.train_generator(start, torch.zeros(1, 2), torch.ones(1, 2)),
+        None,
+        0,
+    )
+    while True:
+        try:
+            request = talk.send(answer)
+        except StopIteration:
+            break
+        count += 1
+        answer = StepResult(request.params, request.optimiser, next(losses))
+    assert count == passes
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 9, 15), (1, 14, 14)])
+def test_a_generator_of_convolutions_makes_images(shape):
+    made = Conditional(4, 3, shape, -2.0, 2.0, conv=True)
+    samples = made.build()(torch.randn(5, 7))
+    assert samples.shape == (5, math.prod(shape))
+    assert 0 <= float(samples.detach().min()) < float(samples.detach().max()) <= 1
+    with pytest.raises(ConfigError, match='generator = "linear"'):
+        replace(SMALL, space="features", generator="conv").imagining(Images(SmallCnn()))
 
 
 def test_another_vector_table_is_refused():

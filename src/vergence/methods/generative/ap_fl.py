@@ -5,8 +5,9 @@ Not Adaptive Personalised Federated Learning, which is `apfl`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,7 +25,7 @@ from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import FitResult
 from vergence.core.stages import Piece
-from vergence.core.tags import tagged
+from vergence.core.tags import LATER, tagged
 from vergence.core.task import Task
 from vergence.data.zero_shot.semantics import Meanings, of_task
 from vergence.errors import ConfigError
@@ -45,6 +46,8 @@ EACH = 10
 """Samples of every class in one step of the generator."""
 RATE = LocalTraining(steps=1, optimizer="adam", lr=1e-3, weight_decay=0.0, clip=0.0)
 """Training settings of the generator."""
+STEADY = 1e-3
+"""Share of its best loss by which a pass of the generator's training must be better to count."""
 NEAR = 1e-3
 """Tolerance between vectors of the same text model on two machines."""
 STILL = OptimizerState({}, 0)
@@ -88,7 +91,8 @@ class GlobalMemory(Method[Memory, Befriended]):
        alpha_k^y = n_k^y / sum_j n_j^y, L_div minus the mean distance of two samples of a class.
     3. Every client gets theta and G. A friend theta_f is trained from theta on samples of G, with
        classes as in its own data; a client that never trained fine-tunes theta to have a theta_k.
-       Predictions are those of (1 - beta) theta_k + beta theta_f.
+       Predictions are those of (1 - beta) theta_k + beta theta_f, or, by Equation 3.10 as printed
+       (`beta_literal`), of beta theta_k + (1 - beta) theta_f.
     A client that comes later does step 3 at its first prediction.
 
     Args:
@@ -97,6 +101,11 @@ class GlobalMemory(Method[Memory, Befriended]):
             stage, and the friend differs from theta only in it).
         beta: share of the friend; 0 is the client's own model.
         beta_literal: beta is the share of the client's model, as Equation 3.10 has it.
+        friend_classes: classes of the samples on which a friend is trained: `own`, as in the
+            client's data; `all`, equally many of every class that anybody or the client has. The
+            server then tells everybody which classes somebody has.
+        tune_own: theta_k is theta, fine-tuned at the end for `tune_epochs` on the client's data, as
+            `fedavg_ft` has it, and not what the client's last training gave.
         lamda: share of the classifiers' loss in the generator's.
         distances: L_div uses distances divided by the largest possible one (`relative`), or `plain`
             distances.
@@ -107,13 +116,18 @@ class GlobalMemory(Method[Memory, Befriended]):
         samples: number of samples made up per class in one pass of the generator's training.
         passes: passes of the generator's training, by Adam at rate 0.001, ten samples of each class
             a step.
+        patience: the generator's training ends when so many passes in a row have a mean loss that
+            is not .1 % less than the least before; 0: it has all passes.
+        generator: network of G: three linear layers (`linear`), or a linear layer and three 3 x 3
+            convolutions with two up-samplings (`conv`), for inputs that are images.
         reach: greatest value of a made-up feature; the least is 0.
         tune_epochs: epochs of fine-tuning, and of the friend, on as many samples as the client has.
 
     Source: the Durham thesis, section 3.3.2, Equations 3.5 to 3.12;
     docs/reference/methods/ap_fl.md.
-    Differs: distances are relative, so that L_div is in [-1, 0]; G is a network of linear layers;
-    theta_p as above, where Equation 3.10 contradicts its text.
+    Differs: distances are relative, so that L_div is in [-1, 0]; G has linear layers, or GroupNorm
+    in place of BatchNorm. Equation 3.10 contradicts its text: with `beta_literal` and `all` classes
+    theta_p is as the equation, and the printed scores, have it; defaults are as older runs have it.
     """
 
     base: Method[Any, Any] | None = None
@@ -130,6 +144,10 @@ class GlobalMemory(Method[Memory, Befriended]):
     passes: Annotated[int, Ge(1)] = 5
     reach: Annotated[float, Gt(0)] = 10.0
     tune_epochs: Annotated[int, Ge(1)] = 10
+    friend_classes: Literal["own", "all"] = field(default="own", metadata={LATER: True})
+    tune_own: bool = field(default=False, metadata={LATER: True})
+    patience: Annotated[int, Ge(0)] = field(default=0, metadata={LATER: True})
+    generator: Literal["linear", "conv"] = field(default="linear", metadata={LATER: True})
 
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(),
@@ -208,7 +226,10 @@ class GlobalMemory(Method[Memory, Befriended]):
     def server(self, task: Task) -> Memory:
         """Return the first state: that of the base method, and an untrained generator."""
         meanings = self.meanings(task)
-        start = Params.join(self.imagining(task).init(), Params.named(meaning=meanings.vectors))
+        fixed = {"meaning": meanings.vectors}
+        if self.friend_classes == "all":
+            fixed["classes"] = torch.zeros(len(meanings.vectors))
+        start = Params.join(self.imagining(task).init(), Params.named(**fixed))
         template = Params.zeros(frozen_classifier(self.judge(task))[0])
         return Memory(self.base_method.server(task), start, template, meanings.fingerprint)
 
@@ -291,7 +312,8 @@ class GlobalMemory(Method[Memory, Befriended]):
     ) -> Conversation[Params]:
         """Train the generator by classifiers `[clients, n]`, on classes that any client has."""
         net, meaning = layers_and_meaning(generator)
-        kinds = (counts.sum(0) > 0).nonzero().squeeze(1).repeat_interleave(EACH)
+        there = counts.sum(0) > 0
+        kinds = there.nonzero().squeeze(1).repeat_interleave(EACH)
         fixed = {
             KIND: kinds,
             MEANING: meaning[kinds],
@@ -299,11 +321,22 @@ class GlobalMemory(Method[Memory, Befriended]):
             ALPHA: shares(counts, self.alpha),
         }
         rng, state = RandomStream("ap_fl", "noise").torch(), STILL
-        # Rounded up: a pass has at least `samples` samples of each class.
-        for _ in range(self.passes * -(-self.samples // EACH)):
-            batch = {**fixed, NOISE: torch.randn(len(kinds), self.noise, generator=rng)}
-            done = yield from step(net, state, batch, RATE, on=self.imagining)
-            net, state = done.params, done.optimiser
+        best, worse = math.inf, 0
+        for _ in range(self.passes):
+            losses = []
+            # Rounded up: a pass has at least `samples` samples of each class.
+            for _ in range(-(-self.samples // EACH)):
+                batch = {**fixed, NOISE: torch.randn(len(kinds), self.noise, generator=rng)}
+                done = yield from step(net, state, batch, RATE, on=self.imagining)
+                net, state = done.params, done.optimiser
+                losses.append(done.loss or 0.0)
+            mean = sum(losses) / len(losses)
+            worse = 0 if mean < best * (1 - math.copysign(STEADY, best)) else worse + 1
+            best = min(best, mean)
+            if worse == self.patience > 0:
+                break
+        if "classes" in generator:
+            net = Params.join(net, Params.named(classes=there.float()))
         return generator.put(net)
 
     def on_befriend(
@@ -315,10 +348,10 @@ class GlobalMemory(Method[Memory, Befriended]):
     def train_personal(
         self, c: Befriended, msg: Message, site: ClientContext
     ) -> Conversation[Befriended]:
-        """Train a friend from theta; for a client that never trained, theta_k too."""
+        """Train a friend from theta, and theta_k unless the client's last training gave it."""
         local = replace(self.local, epochs=self.tune_epochs, steps=None, schedule="constant")
         theta, mine = msg["model"], c.mine
-        if mine is None:
+        if mine is None or self.tune_own:
             mine = (yield from fit(theta, site.train, local)).params
         friend = yield from self.train_friend(theta, msg["generator"], site, local)
         return replace(c, mine=mine, friend=friend)
@@ -326,13 +359,15 @@ class GlobalMemory(Method[Memory, Befriended]):
     def train_friend(
         self, theta: Params, generator: Params, site: ClientContext, local: LocalTraining
     ) -> Conversation[Params]:
-        """Train theta on made-up samples, as many and of the same classes as the client has."""
+        """Train theta on made-up samples, as many as the client has, of `friend_classes`."""
         net, meaning = layers_and_meaning(generator)
         # With vectors of another text model the generator would make samples of no class.
         self.check_meanings(meaning, site.task)
         mine = yield from compute(NO_PARAMS, site.train, "classes")
-        rng, n = site.rng.child("friend").torch(), len(mine)
-        kinds = mine[torch.randint(n, (n,), generator=rng)]
+        rng, n, likely = site.rng.child("friend").torch(), len(mine), mine
+        if self.friend_classes == "all":
+            likely = torch.cat([generator["classes"].nonzero().squeeze(1), mine]).unique()
+        kinds = likely[torch.randint(len(likely), (n,), generator=rng)]
         noise = torch.randn(n, self.noise, generator=rng)
         made = {KIND: kinds, MEANING: meaning[kinds], NOISE: noise}
         samples = yield from forward(net, made, on=self.imagining)
@@ -367,7 +402,7 @@ class GlobalMemory(Method[Memory, Befriended]):
         """Return the training objective of the generator."""
         judge, width = self.judge(task), self.meanings(task).vectors.shape[1]
         reach = self.reach if self.space == "features" else None
-        made = generator_for(judge, self.noise, width, reach)
+        made = generator_for(judge, self.noise, width, reach, self.generator == "conv")
         return Imagining(made, task.seed, self.lamda, self.distances == "relative", judge=judge)
 
     def meanings(self, task: Task) -> Meanings:
@@ -393,7 +428,7 @@ class GlobalMemory(Method[Memory, Befriended]):
 
 def layers_and_meaning(generator: Params) -> tuple[Params, Tensor]:
     """Return the generator's layers, copied, and the vectors `[classes, d]` it was trained with."""
-    layers = [name for name in generator if name != "meaning"]
+    layers = [name for name in generator if name not in ("meaning", "classes")]
     return generator.only(layers).copy(), generator["meaning"]
 
 

@@ -19,11 +19,15 @@ from torch.func import functional_call
 from vergence.core.data import Batch, Samples
 from vergence.core.params import Layout
 from vergence.core.stages import SMASHED, Piece, pieces, reads_side_inputs, stages_of
+from vergence.core.tags import LATER
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError
 
 NOISE, MEANING, KIND = "noise", "meaning", "class"
 """Columns of the generator's inputs: z, A(y) and y."""
+# DFAD has 64 filters; a quarter as many operations suit two cores and pictures of 14 to 32 pixels.
+FILTERS, GROUPS = 32, 8
+"""Filters of the last hidden convolution, and groups of channels that are normalised together."""
 CLASSIFIERS, ALPHA = "classifiers", "alpha"
 """Columns of a training batch: classifiers `[clients, n]`, their weights `[clients, classes]`."""
 
@@ -39,6 +43,9 @@ class Conditional(Model):
         low: least value of a sample.
         high: greatest value: the last layer is a sigmoid between the two.
         hidden: width of the two layers before.
+        conv: convolutions and two up-samplings in place of these layers (DFAD's generator, Fang et
+            al., arXiv:1912.11006, with GroupNorm in place of BatchNorm), for samples that are
+            images; `hidden` is then not read.
     """
 
     noise: int
@@ -47,18 +54,41 @@ class Conditional(Model):
     low: float = 0.0
     high: float = 1.0
     hidden: int = 256
+    conv: bool = field(default=False, metadata={LATER: True})
 
     def build(self) -> nn.Module:
         """Return the network, `[batch, noise + meaning]` to `[batch, values]`.
 
         Its initial values come from torch's global generator.
         """
+        if self.conv:
+            return self._convolutions()
         return nn.Sequential(
             nn.Linear(self.noise + self.meaning, self.hidden),
             nn.ReLU(),
             nn.Linear(self.hidden, self.hidden),
             nn.ReLU(),
             nn.Linear(self.hidden, math.prod(self.shape)),
+            nn.Sigmoid(),
+        )
+
+    def _convolutions(self) -> nn.Module:
+        channels, rows, columns = self.shape
+        half, quarter = ((-(-rows // by), -(-columns // by)) for by in (2, 4))
+        return nn.Sequential(
+            nn.Linear(self.noise + self.meaning, 2 * FILTERS * math.prod(quarter)),
+            nn.Unflatten(1, (2 * FILTERS, *quarter)),
+            nn.GroupNorm(GROUPS, 2 * FILTERS),
+            nn.Upsample(half),
+            nn.Conv2d(2 * FILTERS, 2 * FILTERS, 3, padding=1),
+            nn.GroupNorm(GROUPS, 2 * FILTERS),
+            nn.LeakyReLU(0.2),
+            nn.Upsample((rows, columns)),
+            nn.Conv2d(2 * FILTERS, FILTERS, 3, padding=1),
+            nn.GroupNorm(GROUPS, FILTERS),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(FILTERS, channels, 3, padding=1),
+            nn.Flatten(),
             nn.Sigmoid(),
         )
 
@@ -110,13 +140,15 @@ class Imagining(JudgedTask):
         rows = {int(y): (kinds == y).nonzero().squeeze(1) for y in kinds.unique()}
         classifier_loss = output.new_zeros(())
         for flat, alpha in zip(batch[CLASSIFIERS], batch[ALPHA].tolist(), strict=True):
-            outputs = judge_outputs(self.judge, flat, output)
-            for y, at in rows.items():
-                if alpha[y]:
-                    labels = self.judge.task.labelled(kinds[at])
-                    classifier_loss = classifier_loss + alpha[y] * self.judge.loss(
-                        outputs[at], labels
-                    )
+            # A classifier without samples of a class has no say in it, and need not be asked.
+            asked = {y: at for y, at in rows.items() if alpha[y]}
+            if not asked:
+                continue
+            sizes = [len(at) for at in asked.values()]
+            outputs = judge_outputs(self.judge, flat, output[torch.cat([*asked.values()])])
+            for (y, at), own in zip(asked.items(), outputs.split(sizes), strict=True):
+                labels = self.judge.task.labelled(kinds[at])
+                classifier_loss = classifier_loss + alpha[y] * self.judge.loss(own, labels)
         sameness = torch.stack([diversity(output[at]) for at in rows.values()]).mean()
         scale = self.largest_distance if self.relative else 1.0
         return self.lamda * classifier_loss / len(rows) + (1 - self.lamda) * sameness / scale
@@ -160,15 +192,22 @@ def classifier(task: Task, features: bool = False) -> Piece:
     return whole
 
 
-def generator_for(judge: Piece, noise: int, meaning: int, reach: float | None) -> Conditional:
+def generator_for(
+    judge: Piece, noise: int, meaning: int, reach: float | None, conv: bool = False
+) -> Conditional:
     """Return a generator of a classifier's inputs, or of features from 0 to `reach`.
 
     Raises:
         ConfigError: the network does not declare its input range, or its last stage is not
-            linear.
+            linear; or a generator of convolutions is to make samples that are no images.
     """
+    if conv and (reach is not None or len(judge.task.input_range()[0]) != 3):
+        raise ConfigError(
+            'generator = "conv" makes images [channels, height, width] only, and these samples are '
+            'features or vectors; set generator = "linear"'
+        )
     if reach is None:
-        return Conditional(noise, meaning, *judge.task.input_range())
+        return Conditional(noise, meaning, *judge.task.input_range(), conv=conv)
     shape = frozen_classifier(judge)[0].shapes[0]
     if len(shape) != 2:
         raise ConfigError(
