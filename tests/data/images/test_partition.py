@@ -70,6 +70,29 @@ def test_a_share_of_the_images_is_taken_of_every_class_alike():
         deal(take=0.0)
 
 
+def test_another_share_of_the_test_images_may_be_taken():
+    """A quarter of 40 and all 12 images of a class; the text says the share of what was published.
+
+    Of 800 published training images 400 are here, a quarter of which is an eighth of all.
+    """
+    few = deal(take=0.25, take_test=1.0, people=5, split="iid").values()
+    tests = np.concatenate([own.test.columns["label"] for own in few])
+    assert np.bincount(tests).tolist() == [12] * 10
+    assert sum(len(own.train) + len(own.val) for own in few) == 100
+    parts, published = {"train": part(40), "test": part(12)}, {"train": 800, "test": 240}
+    for options, text in (
+        ({"take": 0.25}, "0.125 of the published images; "),
+        (
+            {"take": 0.25, "take_test": 1.0},
+            "0.125 of the published training images, 0.5 of the published test images; ",
+        ),
+    ):
+        made = Lettered(people=5, **options).deal(parts, {}, published)
+        assert made.about["split"].startswith(text)
+    with pytest.raises(ConfigError, match="take_test"):
+        deal(take_test=0.0)
+
+
 @settings(max_examples=30)
 @given(st.integers(1, 9), st.integers(1, 6), st.integers(0, 60), st.integers(0, 99))
 def test_test_images_are_dealt_as_training_images_came_out(people, kinds, images, seed):

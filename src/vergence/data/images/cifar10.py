@@ -76,7 +76,7 @@ class Cifar10(Dealt, Dataset):
         """
         read, files, _ = find_reader(data_folder(root, "cifar10", WHERE))
         parts = {part: read(part) for part in COUNTS}
-        return self.deal(parts, {**ABOUT, "files": files})
+        return self.deal(parts, {**ABOUT, "files": files}, COUNTS)
 
 
 def find_reader(folder: Path) -> tuple[Callable[[str], PartitionPart], str, dict[str, int]]:

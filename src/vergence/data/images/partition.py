@@ -81,6 +81,7 @@ class Dealt(NamedOptions):
             and the last person gets the rest (the "pathological" setting of PFLlib).
         take: fraction of each published part's images to use, the same for every class, drawn at
             random.
+        take_test: the same fraction of the published test part, if it differs; none: `take`.
         side: height and width in pixels to which images are resized; none: as published.
         val: fraction of a person's training images that is for validation; 0: none.
         test: fraction of a person's images that is for test, drawn from both published parts
@@ -97,6 +98,7 @@ class Dealt(NamedOptions):
     table: Table = TABLE_3_1
     unequal: bool = False
     take: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    take_test: Annotated[float, Interval(gt=0, le=1)] | None = None
     side: Annotated[int, Ge(4)] | None = None
     val: Annotated[float, Interval(ge=0, lt=1)] = 0.1
     test: Annotated[float, Interval(gt=0, lt=1)] | None = None
@@ -112,8 +114,15 @@ class Dealt(NamedOptions):
         """Names of the classes, in the order of their labels."""
         raise NotImplementedError
 
-    def deal(self, parts: Mapping[str, PartitionPart], about: Mapping[str, str]) -> Federation:
+    def deal(
+        self,
+        parts: Mapping[str, PartitionPart],
+        about: Mapping[str, str],
+        published: Mapping[str, int] | None = None,
+    ) -> Federation:
         """Divide the images of the parts `train` and `test` among people.
+
+        `published` are the published numbers of images of the parts; none: all of them are here.
 
         Columns of the samples: `image` uint8 `[n, channels, H, W]`, `label` int64 `[n]`. Both are
         slices of one tensor per part, in which each person's images are consecutive.
@@ -122,6 +131,10 @@ class Dealt(NamedOptions):
             ConfigError: there are too many people for each to get images, or the classes cannot be
                 divided as the options say.
         """
+        here = {part: len(data.labels) for part, data in parts.items()}
+        shares = {
+            part: self._take(part) * n / (published or here)[part] for part, n in here.items()
+        }
         parts = {part: self._thin_classes(part, data) for part, data in parts.items()}
         if self.test is not None:
             both = list(parts.values())
@@ -153,17 +166,20 @@ class Dealt(NamedOptions):
             else f"{self.test:g} of a person's images at random for test"
         )
         resized = "" if self.side is None else f"; resized to {self.side} x {self.side} pixels"
-        fewer = "" if self.take == 1 else f"{self.take:g} of the published images; "
         details = {
-            "split": f"{fewer}{self._split_sentence()}; {self.val:g} of a person's training images "
-            f"at random for validation; {test}{resized}",
+            "split": f"{shares_text(shares)}{self._split_sentence()}; {self.val:g} of a person's "
+            f"training images at random for validation; {test}{resized}",
             "classes": ", ".join(self.classes),
         }
         return Federation(self.name, people, {**about, **details})
 
+    def _take(self, part: str) -> float:
+        return (self.take_test if part == "test" else None) or self.take
+
     def _thin_classes(self, part: str, data: PartitionPart) -> PartitionPart:
         """Return the fraction `take` of each class's images in a part, in the file's order."""
-        if self.take == 1:
+        take = self._take(part)
+        if take == 1:
             return data
         draw = RandomStream(self.name, self.split_seed, "take", part).numpy()
         by_class = np.split(
@@ -171,7 +187,7 @@ class Dealt(NamedOptions):
             np.bincount(data.labels).cumsum()[:-1],
         )
         # Sorted, so that the images of the file stay in their order.
-        rows = np.sort(np.concatenate([own[: round(self.take * len(own))] for own in by_class]))
+        rows = np.sort(np.concatenate([own[: round(take * len(own))] for own in by_class]))
         return PartitionPart(data.labels[rows], lambda: data.images()[torch.from_numpy(rows)])
 
     def _refuse_more_people(self, most: int) -> None:
@@ -287,6 +303,20 @@ class Dealt(NamedOptions):
         ]
         width = cuts.shape[1]
         return [samples[i * width : (i + 1) * width] for i in range(self.people)]
+
+
+def shares_text(shares: Mapping[str, float]) -> str:
+    """Return which share of the published images of each part is used; "" if it is all of them.
+
+    >>> shares_text({"train": 0.3, "test": 1.0})
+    '0.3 of the published training images, 1 of the published test images; '
+    >>> shares_text({"train": 0.06, "test": 0.06}), shares_text({"train": 1.0, "test": 1.0})
+    ('0.06 of the published images; ', '')
+    """
+    train, test = (f"{shares[part]:.3g}" for part in ("train", "test"))
+    if train == test:
+        return "" if train == "1" else f"{train} of the published images; "
+    return f"{train} of the published training images, {test} of the published test images; "
 
 
 def by_shards(labels: Rows, shards: Rows, draw: np.random.Generator) -> Rows:
