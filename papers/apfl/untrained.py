@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +36,8 @@ class Partition(UntrainedTable):
             ConfigError: the data set or an override cannot be used.
         """
         assert where is not None
-        experiment = plan(table_parts("apfl")["alone_20"], where, wish).experiment
+        part = replace(table_parts("apfl")["away_20"], methods=[{"name": "fedavg"}])
+        experiment = plan(part, where, wish).experiment
         assert experiment is not None
         federation = validate(experiment).ready
         found = class_counts.counts(federation)

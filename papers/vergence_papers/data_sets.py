@@ -67,6 +67,7 @@ FRIENDS: Mapping[str, tuple[str, ...]] = {
 IMAGES: Mapping[str, tuple[str, ...]] = {
     "main": ("pooled_accuracy",),
     "own": ("accuracy",),
+    "H": ("harmonic_accuracy",),
     **FRIENDS,
 }
 MADE: Mapping[str, tuple[str, ...]] = {

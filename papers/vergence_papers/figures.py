@@ -382,7 +382,8 @@ def generator(outcome: ReproducedTable) -> Figure:
     """Draw the friend's accuracy by entries of noise and by made-up samples (AP-FL Fig. 3.5)."""
     figure = canvas(7.0, 3.2)
     panels = figure.subplots(1, 2, sharey=True)
-    entries = outcome.table.parts[0].methods
+    # The first method is the run after which all generators were trained.
+    entries = outcome.table.parts[0].methods[1:]
     for axes, key, other, name in zip(
         panels,
         ("noise", "samples"),

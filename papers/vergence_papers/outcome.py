@@ -104,7 +104,7 @@ class ReproducedTable:
     def name(self, label: str) -> str:
         """Return a row's printed name."""
         for known, printed in NAMES.items():
-            if label == known or label.startswith(f"{known} "):
+            if label == known or label.startswith((f"{known} ", f"{known},")):
                 return self.table.rows.get(label, printed + label[len(known) :])
         return self.table.rows.get(label, label.replace("_", " "))
 

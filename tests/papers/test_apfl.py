@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from vergence_papers.apfl import protocol as two_tests
 from vergence_papers.apfl import untrained as class_partition
 from vergence_papers.apfl.checks import findings
-from vergence_papers.apfl.protocol import AWAY, FRIEND, OWN_MODEL
+from vergence_papers.apfl.protocol import AS_PRINTED, AWAY, COMMON, HARMONIC, TUNED
 
 from tests.data.images.test_fashion_mnist import fill
 from tests.papers.claims import better
@@ -28,8 +29,17 @@ from vergence_papers.verdicts import Evidence, judge, printed_on
 
 FASHION = GROUNDS["fashion_mnist"]
 PARTS = table_parts("apfl")
-SMALL = ("federation.take=1.0", 'model={name="softmax"}', "local.steps=1", "run.workers=1")
-FEW = 'methods=["fedavg",{name="ap_fl",passes=1,samples=10,tune_epochs=1,beta=0.25}]'
+SMALL = (
+    "federation.take=1.0",
+    "federation.take_test=1.0",
+    'model={name="softmax", image=[1,14,14]}',
+    "local.steps=1",
+    "run.workers=1",
+)
+FEW = (
+    'methods=["fedavg",{name="ap_fl",passes=1,samples=10,tune_epochs=1,beta=0.25,'
+    'beta_literal=true,friend_classes="all",tune_own=true}]'
+)
 OWN, POOLED = "accuracy", "pooled_accuracy"
 
 
@@ -43,65 +53,107 @@ def wish(root):
     return Wish(root=root, seeds=2, rounds=1, sets=(*SMALL, FEW))
 
 
+def spelt(name):
+    """Return a part whose names of classes are spelt: vectors of language need another package."""
+    entries = [{**entry, "semantics": "names"} for entry in PARTS[name].methods]
+    return replace(PARTS[name], methods=entries)
+
+
 @pytest.fixture(scope="module")
 def away(wish, tmp_path_factory):
     """Return the folder and outcome of Table 3.3, with two methods, at 20 % missing classes."""
     out = tmp_path_factory.mktemp("away")
-    planned = plan(PARTS["away_20"], FASHION, wish)
+    planned = plan(spelt("away_20"), FASHION, wish)
     return planned, out, app.run_parts([planned], out)
 
 
 @pytest.mark.slow
-def test_own_tests_are_over_people_and_pooled_ones_over_seeds(wish, tmp_path):
-    part = PARTS["dirichlet_10_01"]
+def test_own_tests_are_over_people_of_all_partitions_and_pooled_ones_over_seeds(wish, tmp_path):
+    part = spelt("dirichlet_10_01")
     planned = plan(part, FASHION, wish)
     assert planned.experiment is not None
     (found,) = app.run_parts([planned], tmp_path).values()
     label = "fedavg (10 people, alpha 0.1)"
-    assert len(found.scores[label][OWN]) == 10
+    assert len(found.scores[label][OWN]) == 20
     assert list(found.scores[label][POOLED]) == ["seed 0", "seed 1"]
-    run = read(tmp_path / part.name).run("ap_fl")
-    mine = found.scores["ap_fl (10 people, alpha 0.1)"]
-    assert mine[OWN] == pytest.approx(run.scores(OWN))
-    assert np.mean(list(mine[POOLED].values())) == pytest.approx(
-        np.mean(list(run.scores(POOLED).values()))
-    )
-    again = two_tests.befriended(run, planned.experiment, {"same": 0.25})["same"]
-    assert again == two_tests.measured(run), "the mixture of the states is what the run measured"
-    for row in (OWN_MODEL, FRIEND):
-        assert f"{row} (10 people, alpha 0.1)" in found.scores
+    for seed in (0, 1):
+        study = read(tmp_path / part.name / f"partition{seed}")
+        assert f"split_seed = {seed}\n" in study.run("ap_fl").config
+        for row, name in ((AS_PRINTED, "ap_fl"), (COMMON, "fedavg")):
+            mine, run = found.scores[f"{row} (10 people, alpha 0.1)"], study.run(name)
+            told = {f"{person}@{seed}": value for person, value in run.scores(OWN).items()}
+            assert told == pytest.approx({k: mine[OWN][k] for k in told}), "as the run measured"
+            mean = np.mean(list(run.scores(POOLED).values()))
+            assert mine[POOLED][f"seed {seed}"] == pytest.approx(mean)
+    assert set(part.rows) <= {*found.scores}
     prior = found.scores["own most frequent (10 people, alpha 0.1) (prior)"]
     assert 0 < np.mean(list(prior[POOLED].values())) < np.mean(list(prior[OWN].values()))
+    assert set(prior[HARMONIC].values()) == {0.0}, "who names one class knows no others"
+
+
+def test_the_harmonic_mean_is_of_own_and_of_others_classes(away):
+    """10 people, 20 test images of each class: right on 2 of 20 images of own class 8 and on 6 of
+    20 of own class 9, 8 / 40 = .2; on 16 of 160 others, .1: H = 2 * .2 * .1 / .3 = .13333.
+    """
+    planned, _, _results = away
+    runs = two_tests.settle_partitions(planned.experiment, away[1] / planned.part.name)
+    own = two_tests.one_seed(runs, "ap_fl", 0)
+    label = own.everybody.columns["label"]
+    right = torch.zeros(len(label), dtype=torch.bool)
+    mine = own.saved.ready.people[AWAY].train.columns["label"].unique()
+    assert mine.tolist() == [8, 9]
+    ours, others = (torch.isin(label, mine) == x for x in (True, False))
+    right[ours.nonzero()[: int(ours.sum()) // 5]] = True
+    right[others.nonzero()[: int(others.sum()) // 10]] = True
+    one, other = (right[at].float().mean() for at in (ours, others))
+    scores = own.scores(right, AWAY)
+    assert scores[HARMONIC] == pytest.approx(float(2 * one * other / (one + other)))
+    assert own.scores(~ours, AWAY)[HARMONIC] == 0.0
+    assert own.scores(ours, AWAY)[OWN] == 1.0
 
 
 @pytest.mark.slow
 def test_only_who_was_away_is_scored(away):
     planned, out, results = away
     (found,) = results.values()
-    run = read(out / planned.part.name).run("fedavg")
-    told = {
-        row.seed: row.value
-        for row in run.values.itertuples()
-        if (row.person, row.metric, row.evaluation) == (AWAY, OWN, "P0")
-    }
-    row = found.scores["fedavg (20 % missing)"]
-    assert row[OWN] == {f"seed {seed}": value for seed, value in told.items()}
-    alone, gone = (
-        plan(PARTS[name], FASHION, Wish(root="x")).experiment for name in ("alone_10", "away_10")
-    )
-    assert alone is not None
+    for seed in (0, 1):
+        study = read(out / planned.part.name / f"partition{seed}")
+        for row, name in ((AS_PRINTED, "ap_fl"), (COMMON, "fedavg")):
+            value = found.scores[f"{row} (20 % missing)"][OWN][f"seed {seed}"]
+            assert value == pytest.approx(study.run(name).scores(OWN)[AWAY])
+    few = found.scores[f"{TUNED}, 20 images (20 % missing)"][POOLED]
+    assert few != found.scores[f"{TUNED} (20 % missing)"][POOLED]
+    assert set(planned.part.rows) <= {*found.scores}
+    gone = plan(spelt("away_10"), FASHION, Wish(root="x")).experiment
     assert gone is not None
-    assert alone.plan.presence.gone == {}, "who trains alone is away from nothing"
     assert gone.plan.presence.back == (AWAY,)
 
 
 def test_friends_of_those_there_and_of_who_was_away(away):
     planned, out, _ = away
     part = replace(planned.part, protocol="friends", suffix="")
-    (found,) = app.run_parts([replace(planned, part=part)], out).values()
-    row = found.scores["ap_fl"]
-    assert AWAY not in row[two_tests.PRESENT_OWN]
-    assert len(row[two_tests.PRESENT_OWN]) == 9
+    few = {"name": "ap_fl", "passes": 1, "samples": 10, "tune_epochs": 1, "beta": 0.25}
+    few |= {"beta_literal": True, "friend_classes": "all", "tune_own": True}
+    others = [few, {**few, "label": "same"}, {**few, "label": "random", "semantics": "random"}]
+    experiment = check({**planned.experiment.table, "methods": others})
+    (found,) = app.run_parts(
+        [replace(planned, part=part, experiment=experiment)], out / "friends"
+    ).values()
+    row = found.scores["same"]
+    assert {*found.scores} == {"same", "random"}
+    assert len(found.study.runs) == 1, "one run, and generators trained after it"
+    alone = check({**experiment.table, "methods": others[:1]})
+    own = two_tests.one_seed(
+        two_tests.settle_partitions(alone, out / "friends" / part.name), "ap_fl", 0
+    )
+    there = [person for person in own.saved.ready.clients if person != AWAY]
+    made = [own.generator(there, **more) for more in ({}, {"semantics": "random"})]
+    assert not made[0]["meaning"].equal(made[1]["meaning"])
+    assert made[0]["classes"].tolist() == [1] * 8 + [0] * 2, "nobody else has classes 8 and 9"
+    people = {who.partition("@")[0] for who in row[two_tests.PRESENT_OWN]}
+    assert AWAY not in people
+    assert len(people) == 9
+    assert len(row[two_tests.PRESENT_OWN]) == 18
     assert list(row[two_tests.ABSENT_POOLED]) == ["seed 0", "seed 1"]
 
 
@@ -198,7 +250,7 @@ def test_curves_are_of_methods_that_all_partitions_have(away):
 def test_friends_are_drawn_by_noise_and_by_samples(away):
     planned, _, results = away
     table = app.TABLES["apfl/fig3.5"]
-    entries = PARTS["generator"].methods
+    entries = PARTS["generator"].methods[1:]
     scores = {
         entry["label"]: {two_tests.PRESENT_OWN: {"a": 0.5, "b": 0.25 + entry["noise"] / 1e4}}
         for entry in entries
