@@ -22,7 +22,7 @@ from vergence.core.serialization import equal_states
 from vergence.core.stages import SMASHED
 from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
 from vergence.engine.client_executor import ClientExecutor, LocalData
-from vergence.methods.generative.losses import KNOWN, TEACHER, kl, mmd
+from vergence.methods.generative.losses import KNOWN, TEACHER, kl, mmd, moments
 from vergence.methods.generative.pe_zsl import PeZsl
 from vergence.methods.generative.provider import NOTHING, STILL, copy_state
 from vergence.methods.generative.sample_generator import KIND
@@ -54,6 +54,20 @@ def test_o19_how_far_made_up_samples_are_from_real_ones():
     assert kl(real, made).item() / 2 == pytest.approx(0.031898, abs=1e-6)  # the mean over entries
     assert mmd(real, made).item() == pytest.approx(2.012881, abs=1e-6)
     assert mmd(real, real).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_moments_by_hand_and_their_gradient():
+    """Means 1 and 3, deviations 1 and 2; the second entry is the same in every row.
+
+    Of its entry the gradient by made-up samples is 2 (3 - 1) / 2 of the mean, and of the deviation
+    2 (2 - 1) (x - 3) / (2 2): 2 -+ .5.
+    """
+    real = torch.tensor([[0.0, 1.0], [2.0, 1.0]])
+    made = torch.tensor([[1.0, 1.0], [5.0, 1.0]], requires_grad=True)
+    assert moments(real, made).item() == pytest.approx(5, abs=1e-5)
+    assert moments(real, real.flip(0)).item() == pytest.approx(0, abs=1e-9)
+    (pull,) = torch.autograd.grad(moments(real, made), made)
+    torch.testing.assert_close(pull, torch.tensor([[1.0, 0.0], [3.0, 0.0]]), atol=1e-4, rtol=0)
 
 
 def test_the_owners_gradient_by_hand():

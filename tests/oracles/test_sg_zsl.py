@@ -18,7 +18,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import spent_block, uncovered_text
 from vergence.methods.generative.losses import kl, kl_to_shares
 from vergence.methods.generative.pe_zsl import PeZsl
-from vergence.methods.generative.sg_zsl import SgZsl, longest
+from vergence.methods.generative.sg_zsl import SgZsl, longest, moments_of, squares
 from vergence.models.mlp import Mlp
 from vergence.privacy.config import DpSgd, Privacy
 from vergence.privacy.dp.accounting import Charge, epsilon
@@ -58,6 +58,48 @@ def test_no_row_of_shares_is_longer_than_its_bound(entries, high):
     assert float(found.max()) <= bound + 1e-6
     assert entries < 50 or float(found.max()) > 0.999 * bound
     assert longest(entries, 5.0, 5.0 + high) == bound
+
+
+def test_moments_are_those_of_features_that_lie_in_their_range():
+    """0, 1, 1 and 2 of [0, 4]: mean 1, variance 1/2; and a feature that is 3 in every row."""
+    x = torch.tensor([[0.0, 3.0], [1.0, 3.0], [1.0, 3.0], [2.0, 3.0]])
+    rows, _ = squares(x, 0.0, 4.0)
+    wanted = torch.tensor([[1.0, 3.0], [0.5**0.5, 0.0]])
+    torch.testing.assert_close(moments_of(rows.mean(0), 0.0, 4.0), wanted, atol=1e-3, rtol=0)
+    # Noise may push a mean out of the range, and a mean square below the squared mean.
+    wrong = torch.tensor([-9.0, 0.5, 0.0, -9.0])
+    mean, deviation = moments_of(wrong, 0.0, 4.0)
+    assert mean.tolist() == [0.0, 2.5]
+    assert deviation.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.0, 1.0), (0.0, 20.0)])
+def test_no_sample_moves_the_sum_of_moments_further_than_its_bound(low, high):
+    """An adversary adds one sample to a sum: the corners move it as far as the bound says.
+
+    So do samples out of range, which are cut; a tighter bound would be a lie.
+    """
+    entries = 40
+    corners = torch.tril(torch.ones(entries, entries)) * (high - low) + low
+    inside = torch.rand(500, entries, generator=RandomStream("moments").torch())
+    rows, bound = squares(torch.cat([corners, inside * (high - low) + low]), low, high)
+    assert float(rows.norm(dim=1).max()) == pytest.approx(bound, rel=1e-5)
+    outside, _ = squares(torch.full((3, entries), 1e6), low, high)
+    moved = Mean(torch.cat([rows, outside]), bound).shortened()
+    assert float(moved.norm(dim=1).max()) <= bound * (1 + 1e-6)
+    assert torch.allclose(moved[: len(rows)], rows), "what is in range is not cut"
+
+
+def test_the_owner_keeps_moments_and_answers_by_them_alone(tmp_path):
+    method = replace(SMALL, regulariser="moments")
+    outcome = run_toy(tmp_path, method, task=TASK, federation=PEOPLE, rounds=2)
+    x = PEOPLE.people["owner"].train.columns["x"]
+    mean, deviation = outcome.clients["owner"].profile["moments"]
+    assert torch.allclose(mean, x.mean(0), atol=0.05)
+    assert torch.allclose(deviation, x.std(0, correction=0), atol=0.05)
+    assert method.exposure["guide"].blind
+    assert "beyond" not in uncovered_text(method)
+    assert [one.local is None for one in dry_run(method, TASK, PEOPLE, 3)] == [False, True]
 
 
 def test_the_owner_keeps_the_mean_and_answers_without_samples(tmp_path):

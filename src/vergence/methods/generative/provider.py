@@ -87,7 +87,8 @@ class Taught(Method[Provided, O]):
         guide: how the generator learns: by `gradients` of the teacher (white box); else by scores
             alone (black box): `scores`, Equation 5.5; `student`, the gradient of a student that
             learns beside it; `estimates`, the teacher's gradient estimated by more questions.
-        regulariser: distance that pulls made-up samples to real ones: `kl`, `mmd` or `none`.
+        regulariser: distance that pulls made-up samples to real ones: `kl`, as printed, `mmd`,
+            `moments`, of means and standard deviations of every feature, or `none`.
         alpha: weight of the regulariser.
         generator_rounds: T_g; the rounds after them are the student's, T_s.
         samples: number of samples made up per class in a round.

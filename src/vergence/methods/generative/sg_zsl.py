@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, mean
@@ -32,6 +33,29 @@ def longest(entries: int, low: float, high: float) -> float:
     return min(1.0, math.cosh((high - low) / 2) / math.sqrt(entries))
 
 
+def squares(x: Tensor, low: float, high: float) -> tuple[Tensor, float]:
+    """Return rows `[n, 2 entries]` whose mean has the moments of `x` `[n, entries]`, and a bound.
+
+    With c and h the middle and half the width of [low, high], a row is x - c and (x - c)^2 - h^2/2.
+    For x in [low, high] no row is longer than  h sqrt(entries (1 + h^2 / 4)),  as its corners are.
+    """
+    # Centred: what lies around 0 is shortest, and so needs the least noise.
+    middle, half = (low + high) / 2, (high - low) / 2
+    centred = x - middle
+    rows = torch.cat([centred, centred.square() - half**2 / 2], 1)
+    return rows, half * math.sqrt(x.shape[1] * (1 + half**2 / 4))
+
+
+def moments_of(mean_row: Tensor, low: float, high: float) -> Tensor:
+    """Return means and standard deviations `[2, entries]` from the mean row of `squares`."""
+    middle, half = (low + high) / 2, (high - low) / 2
+    first, second = mean_row.unflatten(0, (2, -1))
+    # Noise may put a mean outside, and push a variance below 0 or above what the range allows.
+    first = first.clamp(-half, half)
+    variance = (second + half**2 / 2 - first.square()).clamp(0, half**2)
+    return torch.stack([first + middle, variance.sqrt()])
+
+
 @dataclass(frozen=True)
 class SgZsl(TeacherMethod):
     """PE-ZSL that compares with real samples only through one private mean.
@@ -40,6 +64,8 @@ class SgZsl(TeacherMethod):
        p = mean of softmax(x) over its samples, of the same budget: one release, with noise.
     2. to 4. As PE-ZSL, with  R(x) = KL(p || softmax(x)): answers depend on teacher and profile
        only, and never on single samples.
+    With `regulariser = "moments"` the profile has the means and standard deviations of features,
+    from one release too.
 
     Args:
         compare: compare made-up samples with the `profile`, or as printed with `samples`, which are
@@ -75,7 +101,8 @@ class SgZsl(TeacherMethod):
     def guidance(self, task: Task) -> Guidance:
         """Return the objective that an owner computes on made-up samples."""
         guidance = super().guidance(task)
-        return guidance if self.looks else replace(guidance, regulariser="profile")
+        profile = "moments_profile" if self.regulariser == "moments" else "profile"
+        return guidance if self.looks else replace(guidance, regulariser=profile)
 
     def on_teach(
         self, c: Owner, msg: Message, site: ClientContext
@@ -85,15 +112,21 @@ class SgZsl(TeacherMethod):
         if not self.compares or self.looks:
             return c, answer
         inputs = site.task.inputs(site.train.take(torch.arange(len(site.train))))[0]
-        shares = inputs.flatten(1).softmax(1).cpu()
-        # The longest softmax bounds one sample's influence, from which the noise is computed.
-        p = yield from mean(shares, longest(shares.shape[1], *site.task.input_range()[1:]))
-        # KL needs positive shares, and noise may push one below 0.
-        p = p.clamp(min=FLOOR)
-        return replace(c, profile=Params.named(shares=(p / p.sum())[None])), answer
+        x, ends = inputs.flatten(1).cpu(), site.task.input_range()[1:]
+        # The longest row bounds one sample's influence, from which the noise is computed.
+        if self.regulariser == "moments":
+            p = yield from mean(*squares(x, *ends))
+            profile = Params.named(moments=moments_of(p, *ends))
+        else:
+            p = yield from mean(x.softmax(1), longest(x.shape[1], *ends))
+            # KL needs positive shares, and noise may push one below 0.
+            p = p.clamp(min=FLOOR)
+            profile = Params.named(shares=(p / p.sum())[None])
+        return replace(c, profile=profile), answer
 
     def real(self, c: Owner, msg: Message, site: ClientContext) -> Batch:
         """Return the profile, or as many real samples as made-up ones, drawn anew."""
         if self.looks:
             return self.real_samples(msg, site)
-        return {REAL: c.profile["shares"]} if c.profile is not None else {}
+        name = "moments" if self.regulariser == "moments" else "shares"
+        return {REAL: c.profile[name]} if c.profile is not None else {}

@@ -32,8 +32,9 @@ from vergence.methods.generative.sample_generator import KIND
 class Owner:
     """The teacher, the classes it knows as `classes` `[classes]`, and a profile of its data.
 
-    `profile` holds the mean `shares` `[1, entries]` of real samples, for methods that compare with
-    it. All three are None before the teacher is trained.
+    `profile` holds what a method compares made-up samples with: the mean `shares` `[1, entries]` of
+    real samples, or their `moments` `[2, entries]`, means and standard deviations. All three are
+    None before the teacher is trained.
     """
 
     teacher: Params | None = None
