@@ -7,11 +7,11 @@ import pytest
 
 from tests.conftest import research_data
 from tests.data.video_summaries.test_h5_files import write
-from vergence.data.video_summaries.clients import Deal, clip_of
+from vergence.data.video_summaries.clients import FOLDS, Deal, clip_of
 from vergence.data.video_summaries.fragments import PARTS, RatedClip
 from vergence.data.video_summaries.h5_files import Summarised
 from vergence.data.video_summaries.summe import CLASSES, SumMe, class_of
-from vergence.data.video_summaries.tvsum import CATEGORIES, TVSum, category
+from vergence.data.video_summaries.tvsum import CATEGORIES, TVSum, category, group_of
 from vergence.errors import ConfigError, DataError
 
 STEPS = 24
@@ -68,6 +68,38 @@ def test_every_fragment_is_dealt_once_and_no_video_is_in_two_parts(tvsum, classe
     assert len(set().union(*videos.values())) == 50
 
 
+def test_every_video_is_tested_in_one_fold_whatever_the_seed():
+    videos = {str(i): (clip(i), "ab"[i % 2]) for i in range(12)}
+
+    def parts(fold, seed=0):
+        deal = Deal("x", 36, 4, 1, 2, seed, fold, whole=True)
+        people = deal.splits(videos).values()
+        return [
+            {float(x) for s in people for x in getattr(s, part).banks["features"].rows.unique()}
+            for part in PARTS
+        ]
+
+    tested = [parts(fold)[2] for fold in range(FOLDS)]
+    assert sorted(x for own in tested for x in own) == list(range(12))
+    for fold in range(FOLDS):
+        train, val, test = parts(fold)
+        assert parts(fold, seed=1)[1:] == [val, test]
+        assert val == tested[(fold + 1) % FOLDS]
+        assert not train & (val | test)
+
+
+def test_whole_videos_are_tested_by_everybody_who_has_their_class():
+    videos = {str(i): (clip(i), "ab"[i % 2]) for i in range(12)}
+    people = Deal("x", 36, 4, 1, 2, 0, 0, whole=True).splits(videos)
+    for splits in people.values():
+        kinds = {int(x) % 2 for x in splits.test.banks["features"].rows.unique()}
+        assert len(kinds) == 1
+        assert splits.test.columns["steps"].tolist() == [STEPS] * len(splits.test)
+        assert max(splits.train.columns["steps"]) < STEPS
+    # Of each class of six videos two are in part 0 and one in part 1; three are for training.
+    assert sum(len(s.train) for s in people.values()) == 2 * 3 * 3
+
+
 def test_the_seed_alone_decides_who_gets_what():
     def deal(seed):
         videos = {str(i): (clip(), "ab"[i % 2]) for i in range(10)}
@@ -113,11 +145,12 @@ def test_summe_has_classes_of_ours(tmp_path):
         class_of("Walk")
 
 
-def clip():
+def clip(number=1):
+    """One clip with a feature that tells its number."""
     steps = np.arange(STEPS)
     shots = np.array([[0, STEPS - 1]])
     ones = np.ones((1, STEPS))
-    return RatedClip(ones.T, steps, steps / STEPS, ones, ones > 0, shots)
+    return RatedClip(number * ones.T, steps, steps / STEPS, ones, ones > 0, shots)
 
 
 @pytest.mark.parametrize(
@@ -159,5 +192,11 @@ def test_key_frames_of_tvsum():
     assert parts == {"train": [3] * 4, "val": [1] * 4, "test": [1] * 4}
     rows = sum(len(getattr(s, part).banks["pick"].rows) for s in people.values() for part in PARTS)
     assert rows == 329
+    grouped = TVSum(people=6, samples=60, keyframes=True, grouped=True, fold=0).load(root).people
+    assert min(len(s.test) for s in grouped.values()) == 2
+    with pytest.raises(ConfigError, match="grouped = true is for key frames"):
+        TVSum(grouped=True).load(root)
+    with pytest.raises(DataError, match="video 'x' is none of the 20 whose class is known"):
+        group_of("x")
     with pytest.raises(DataError, match="has no features"):
         TVSum().load(root)

@@ -30,6 +30,7 @@ from vergence.errors import ConfigError, DataError
 # 1.5 to 5 seconds at two steps a second.
 SHORTEST, LONGEST = 3, 10
 """Fewest and most steps of a shot, if shots must be found because the file has none."""
+FOLDS = 5
 Labelled = Mapping[str, tuple[RatedClip, str]]
 """Key of a video -> its clip and its class."""
 
@@ -39,7 +40,9 @@ class Deal:
     """Division of videos into fragments, which are the samples of made-up people.
 
     Whole videos are for training, validation or test: a fifth of each class, at least one video,
-    for validation, and as many for test. Each video is then cut into fragments at random; all cuts
+    for validation, and as many for test. With `fold`, each class is cut into `FOLDS` parts that no
+    seed changes: part `fold` is for test and the next one for validation, so that every video is
+    tested in one fold. Each video is then cut into fragments at random; all cuts
     with at least `least` steps in each fragment are equally likely. A fragment goes to a person who
     has its class, the one with fewest fragments so far. Fragments of classes that nobody has are
     left out.
@@ -51,6 +54,9 @@ class Deal:
         classes: number of classes of each person; person i and person i + 1 share all but one.
         least: fewest steps of a fragment.
         seed: seed of the cuts and of the division among people.
+        fold: which part of each class is for test; None: drawn at random from `seed`.
+        whole: whether videos for validation and test stay whole, and belong to everybody who has
+            their class: of short videos a fragment is too short for a summary.
     """
 
     name: str
@@ -59,6 +65,8 @@ class Deal:
     classes: int
     least: int
     seed: int
+    fold: int | None = None
+    whole: bool = False
 
     def splits(self, videos: Labelled) -> dict[str, Splits]:
         """Return person -> samples for training, validation and test.
@@ -79,6 +87,16 @@ class Deal:
         counts = self._fragments(list(videos), rng)
         hands: dict[str, list[list[RatedClip]]] = {}
         for part, keys in self._parts(videos, kinds, rng).items():
+            if self.whole and part != "train":
+                hands[part] = [
+                    [
+                        clip
+                        for clip, kind in map(videos.__getitem__, keys)
+                        if person in holders[kinds.index(kind)]
+                    ]
+                    for person in range(self.people)
+                ]
+                continue
             cuts = [
                 (kinds.index(videos[key][1]), fragment)
                 for key in keys
@@ -131,6 +149,12 @@ class Deal:
         parts: dict[str, list[str]] = {part: [] for part in PARTS}
         for kind in kinds:
             own = [key for key, (_, class_name) in videos.items() if class_name == kind]
+            if self.fold is not None:
+                order = RandomStream(self.name, "folds", kind).numpy().permutation(len(own))
+                for rank, place in enumerate(order):
+                    part = {0: "test", 1: "val"}.get((rank - self.fold) % FOLDS, "train")
+                    parts[part].append(own[place])
+                continue
             own = [own[place] for place in rng.permutation(len(own))]
             # A class with few videos still needs one for validation and one for test.
             few = max(1, len(own) // 5)
