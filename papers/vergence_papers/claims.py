@@ -83,6 +83,10 @@ class TablePart:
                 found.append(ground.filled(entry))
         return found
 
+    def named(self, entry: Table) -> str:
+        """Return the label of a method entry's row."""
+        return entry.get("label", entry["name"]) + self.suffix
+
     def over(self, ground: Ground) -> Table:
         """Settings merged over a data set's experiment, but for those that it has no value for."""
         found: Table = {}

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,11 +25,11 @@ from vergence.errors import ConfigError, PartialRun, nearest
 from vergence.experiment.schema import Experiment
 from vergence.results.figure_style import save
 from vergence.results.read import Run
-from vergence.results.verdict_rules import Curve, steepest, training_curve
+from vergence.results.verdict_rules import Curve, steepest, training_curve, unit_of
 from vergence.studies.comparability import check_comparable
 from vergence_papers import figures, outcome
 from vergence_papers.catalog import ELSEWHERE, MEASURED
-from vergence_papers.claims import PRIOR, PaperTable, TablePart
+from vergence_papers.claims import PRIOR, PaperTable, Scores, TablePart
 from vergence_papers.data_sets import DEFAULT, GROUNDS, Ground, at_hand, ground
 from vergence_papers.finding import Finding
 from vergence_papers.generated_samples import pictured
@@ -177,15 +178,59 @@ def run_parts(parts: Sequence[Planned], folder: Path) -> dict[tuple[str, str], P
         if planned.experiment is None:
             continue
         try:
-            found[part.name, part.protocol] = PROTOCOLS[part.protocol](
-                part, planned.experiment, folder / part.name
-            )
+            found[part.name, part.protocol] = run_part(planned, folder / part.name)
         except PartialRun as error:  # a fold of a part is no run that anybody began
             reason = str(error).partition(";")[0]
             raise PartialRun(
                 f"{reason}; what is done is kept: give the same command again"
             ) from None
     return found
+
+
+def run_part(planned: Planned, out: Path) -> PartResult:
+    """Run a part, or all of its replicates, each in its own folder."""
+    run = PROTOCOLS[planned.part.protocol]
+    if not planned.replicates:
+        assert planned.experiment is not None
+        return run(planned.part, planned.experiment, out)
+    results = {
+        name: run(planned.part, experiment, out / name.replace("/", "_").replace(", ", "_"))
+        for name, experiment in planned.replicates.items()
+    }
+    first, *others = results.values()
+    scores = mean_over({name: r.scores for name, r in results.items()}, planned.unit)
+    return replace(first, scores=scores, others=tuple(other.study for other in others))
+
+
+def mean_over(replicates: Mapping[str, Scores], unit: str) -> Scores:
+    """Return label -> metric -> unit -> mean over the replicates that have it.
+
+    A score by seed belongs to the replicate, by the part of its name before a slash; others keep
+    their own units, such as the videos that a fold tests.
+    """
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for name, scores in replicates.items():
+        own = f"{unit} {name.partition('/')[0]}"
+        for label, by_metric in scores.items():
+            for metric, told in by_metric.items():
+                found = values.setdefault(label, {}).setdefault(metric, {})
+                for who, value in told.items():
+                    found.setdefault(own if unit_of([who]) == "seed" else who, []).append(value)
+    return {
+        label: {
+            metric: {who: sum(each) / len(each) for who, each in told.items()}
+            for metric, told in by_metric.items()
+        }
+        for label, by_metric in values.items()
+    }
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Return the mean of learning curves with the same rounds; of others the steepest."""
+    rounds = [tuple(at) for at, _ in curves]
+    if len(set(rounds)) > 1:
+        return steepest(curves)
+    return rounds[0], [sum(each) / len(each) for each in zip(*(v for _, v in curves), strict=True)]
 
 
 def gather(
@@ -213,10 +258,15 @@ def gather(
         images |= result.images
         own = {run.label + planned.part.suffix: run for run in result.study.runs}
         runs |= {label: run for label, run in own.items() if label in result.scores}
-        gained = {label: training_curve(run, run.headline) for label, run in own.items()}
+        gained = {
+            label: mean_curve([training_curve(r, r.headline) for r in result.runs(run.label)])
+            for label, run in own.items()
+        }
         most = steepest(gained.values())
         trained = (label for label in result.scores if not label.endswith(PRIOR))
         curves |= {label: gained.get(label, most) for label in trained}
+        # A closed form is the same after every round.
+        curves |= {label: ((1, 2, 3), [level(result, label)] * 3) for label in result.closed}
     evidence = Evidence(
         scores,
         lower,
@@ -237,6 +287,12 @@ def gather(
         for run in result.study.runs
     }
     return ReproducedTable(table, where, marks, told, evidence, verdicts, results, noisy)
+
+
+def level(result: PartResult, label: str) -> float:
+    """Return the mean of a row in the first metric of its runs."""
+    values = result.scores[label][result.study.runs[0].headline].values()
+    return sum(values) / len(values)
 
 
 def alike(
@@ -269,8 +325,11 @@ def ran(
 def stamps(where: Ground, wish: Wish, settings: dict[str, Any], rounds: int) -> tuple[str, ...]:
     """Stamps that every output of a table must carry in plain sight; `rounds` of a full run."""
     found = []
-    if settings["seeds"] < SEEDS:
-        found.append(f"fast: {settings['seeds']} of {SEEDS} seeds")
+    many = len(where.replicates) or SEEDS
+    if settings["seeds"] < many:
+        found.append(
+            f"fast: {settings['seeds']} of {many} {'splits' if where.replicates else 'seeds'}"
+        )
     if settings["rounds"] < rounds:
         found.append(f"fast: {settings['rounds']} of {rounds} rounds")
     if where.kind == "generated":
@@ -293,7 +352,8 @@ def facts(parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]) 
         reason = next((why for p in parts for why in p.missing.values()), "no part")
         raise ConfigError(f"nothing of this table can run: {reason}")
     experiment = next(p.experiment for p in parts if p.experiment is not None)
-    runs = [run for result in results.values() for run in result.study.runs]
+    studies = [s for result in results.values() for s in (result.study, *result.others)]
+    runs = [run for study in studies for run in study.runs]
     first = runs[0]
     box_, data = first.provenance["environment"], first.provenance["data"]
     local = experiment.table["local"]
@@ -303,7 +363,7 @@ def facts(parts: Sequence[Planned], results: dict[tuple[str, str], PartResult]) 
         "data": data["name"],
         "data_sha256": data["sha256"],
         "people": len(first.people),
-        "seeds": len(first.seeds),
+        "seeds": max(len(first.seeds), *(1 + len(r.others) for r in results.values())),
         "rounds": first.results["rounds"],
         "budget": f"{work} of batch {local['batch']} per person and round",
         "samples": span(value for r in runs for value in training_samples(r)),

@@ -32,13 +32,15 @@ def reproduce(
         on: data set; default ego_synthetic (fedcpf), eye_synthetic (adaptive, splitfed),
             fashion_mnist (apfl).
         root: its folder.
-        seeds: how many, 5 by default; fewer is stamped fast.
+        seeds: how many, 5 by default; of data with several splits (choices of unseen classes;
+            folds) how many of these, all by default. Fewer are stamped fast, and the same command
+            with more goes on.
         rounds: instead of the data set's own number.
         out_: default runs/reproduce/DATASET; the same command goes on.
         set_: `a.b=c` overrides a value of every experiment.
     """
     from vergence_papers import command as papers
-    from vergence_papers.running import SEEDS, Wish
+    from vergence_papers.running import Wish
 
     given = {
         "--on": on,
@@ -55,5 +57,5 @@ def reproduce(
         papers.unread("--check-paper", {**given, "--out": out_})
         papers.check_paper(tables, out)
     else:
-        wish = Wish(root, SEEDS if seeds is None else seeds, rounds, tuple(set_))
+        wish = Wish(root, seeds, rounds, tuple(set_))
         papers.reproduce(tables, out, on=on, wish=wish, out=out_)

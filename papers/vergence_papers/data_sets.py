@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from vergence.data.images.cifar100 import FINE as CIFAR100
 from vergence.data.images.emnist import FILES as EMNIST
 from vergence.data.images.fashion_mnist import FILES as FASHION
 from vergence.data.synthetic.zsl_synthetic import NAMES
+from vergence.data.video_summaries.clients import FOLDS
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.schema import data_root, merge
 
@@ -155,6 +156,12 @@ class Ground:
         root: where its files lie below VERGENCE_DATA; None: --root must say; "" for no files.
         note: what differs from the paper.
         classes: of images, by name.
+        replicates: name -> settings of experiments that a part is run as, in the place of seeds.
+            What is counted by seed is averaged for each name's part before a slash.
+        unit: what these parts are.
+        over: what intervals are over, where that follows from the replicates.
+        omitted: why rows that name a value which the data set lacks are not run.
+        incomparable: rows whose order says nothing on these data; `why` says the reason.
     """
 
     name: str
@@ -169,6 +176,12 @@ class Ground:
     root: str | None = ""
     note: str = ""
     classes: tuple[str, ...] = ()
+    replicates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unit: str = "seed"
+    over: str = ""
+    omitted: str = ""
+    incomparable: Sequence[str] = ()
+    why: str = ""
 
     @property
     def task(self) -> str:
@@ -195,6 +208,30 @@ class Ground:
         return value
 
 
+def _pairs(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return every choice of two unseen classes; of the first seven every class is in two."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for step in range(1, len(names) // 2 + 1):
+        for at, one in enumerate(names):
+            unseen = [one, names[(at + step) % len(names)]]
+            found[", ".join(unseen)] = {
+                "federation": {"unseen": unseen},
+                "task": {"unseen": unseen},
+            }
+    return found
+
+
+REPLICATES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "pairs": _pairs(SHARED),
+    "folds": {
+        f"{fold}/partition {partition}": {"federation": {"fold": fold, "split_seed": partition}}
+        for partition in range(5)
+        for fold in range(FOLDS)
+    },
+}
+"""Experiments that a part is run as, by what a data set calls them."""
+
+
 def _grounds() -> dict[str, Ground]:
     file = Path(__file__).with_suffix(".toml")
     raw = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -204,8 +241,11 @@ def _grounds() -> dict[str, Ground]:
         # A ground that is `like` another one differs from it in what it says.
         own = deepcopy(merge(raw[entry["like"]] if "like" in entry else {}, entry))
         own.pop("like", None)
-        told = {key: own.pop(key).format(**texts) for key in ("tuned", "note") if key in own}
+        told = {
+            key: own.pop(key).format(**texts) for key in ("tuned", "note", "over") if key in own
+        }
         told["root"] = own.pop("root", None if own["kind"] == "real" else "")
+        told["replicates"] = REPLICATES.get(own.pop("replicates", ""), {})
         sorts = {
             "papers": tuple(own.pop("papers")),
             "quantities": QUANTITIES[own.pop("quantities")],

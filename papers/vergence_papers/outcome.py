@@ -270,7 +270,8 @@ def facts(outcome: ReproducedTable) -> list[str]:
         + (f"; gradient steps of a client in all: {told['steps']}" if told["steps"] else ""),
         f"tuned: {outcome.table.tuned or outcome.ground.tuned}",
         f"machine: {told['machine']}; {told['minutes']:.1f} minutes in rounds",
-        f"decided by {', '.join(deciding)}; 95 % t interval over {outcome.table.over}",
+        f"decided by {', '.join(deciding)}; 95 % t interval over "
+        + (outcome.ground.over or outcome.table.over),
     ] + ([outcome.table.note] if outcome.table.note else [])
 
 

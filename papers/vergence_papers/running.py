@@ -30,7 +30,7 @@ from vergence.experiment.schema import (
 )
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
-from vergence.results.read import StudyResults
+from vergence.results.read import Run, StudyResults
 from vergence.results.read import read as read_study
 from vergence.results.write import write_json
 from vergence.studies import protocols
@@ -50,30 +50,37 @@ class Wish:
 
     Attributes:
         root: folder of the data set; None for its usual place.
-        seeds: how many.
+        seeds: how many; of data with replicates how many of these, from the first. None for all.
         rounds: None for the data set's own number.
         sets: `a.b=c` overrides, for every part alike.
     """
 
     root: str | None = None
-    seeds: int = SEEDS
+    seeds: int | None = None
     rounds: int | None = None
     sets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value in (("seeds", self.seeds), ("rounds", self.rounds)):
+        for name in ("seeds", "rounds"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name} must be 1 or more; got {value}")
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A part's experiment, and its rows that cannot run here or must not be judged, and why."""
+    """A part's experiment, and its rows that cannot run here or must not be judged, and why.
+
+    `replicates` are the experiments that it is run as instead, by name, and `unit` what their
+    names' parts before a slash are; `experiment` is then the first of them.
+    """
 
     part: TablePart
     experiment: Experiment | None
     missing: Mapping[str, str]
     barred: Mapping[str, str]
+    replicates: Mapping[str, Experiment] = field(default_factory=dict)
+    unit: str = "seed"
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,8 @@ class PartResult:
     metrics where less is better, of scores that the runs do not have; their priors do not count.
     `images` are those of a test that all rows share, by metric. `facts` are numbers about the runs
     that no claim is about: column -> label -> person -> value, seeds averaged within a person.
+    `closed` are rows in closed form, which have no rounds; `others` the studies of further
+    replicates.
     """
 
     scores: Scores
@@ -93,6 +102,12 @@ class PartResult:
     lower: frozenset[str] = frozenset()
     images: Mapping[str, int] = field(default_factory=dict)
     facts: Scores = field(default_factory=dict)
+    closed: frozenset[str] = frozenset()
+    others: tuple[StudyResults, ...] = ()
+
+    def runs(self, label: str) -> list[Run]:
+        """Return the runs of a method in all replicates."""
+        return [r for study in (self.study, *self.others) for r in study.runs if r.label == label]
 
 
 class UntrainedTable(TableHead):
@@ -116,10 +131,9 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
         ConfigError: an override or folder that cannot be used.
     """
     entries = part.entries(ground)
-    name = {id(e): e.get("label", e["name"]) + part.suffix for e in entries}
+    name = {id(e): part.named(e) for e in entries}
     above = part.over(ground)
     unknown = [key for key in above if key not in KEYS]
-    missing = {}
     if unknown:
         missing = dict.fromkeys(name.values(), f"this version has no '{unknown[0]}' setting")
     elif part.protocol not in get_args(Protocol):
@@ -137,6 +151,9 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
             if e["name"] not in modules("methods")
         }
         missing |= {name[id(e)]: why for e in entries if (why := unreadable(e, ground))}
+    if ground.omitted:
+        every = map(part.named, part.methods)
+        missing |= {label: ground.omitted for label in every if label not in name.values()}
     there = [e for e in entries if name[id(e)] not in missing]
     if not there:
         return Planned(part, None, missing, {})
@@ -147,15 +164,14 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
             "methods": there,
             "run": {
                 "rounds": rounds,
-                "seeds": list(range(wish.seeds)),
+                "seeds": [0] if ground.replicates else list(range(wish.seeds or SEEDS)),
                 "evaluate_every": max(1, rounds // 5),
             },
         },
     )
     table = merge(table, above)
     table["run"]["rounds"] = rounds
-    folder = root(ground, wish)
-    if folder:
+    if folder := root(ground, wish):
         table = merge(table, {"federation": {"root": folder}})
     for item in wish.sets:
         override(table, item)
@@ -164,7 +180,10 @@ def plan(part: TablePart, ground: Ground, wish: Wish) -> Planned:
             f"{part.name} has local epochs of its own, and local.steps is taken instead of epochs; "
             "leave out --set local.steps"
         )
-    return Planned(part, check(table), missing, unfilled(table, part.suffix))
+    wanted = list(ground.replicates.items())[: wish.seeds]
+    replicates = {each: check(merge(table, settings)) for each, settings in wanted}
+    first = next(iter(replicates.values()), None) or check(table)
+    return Planned(part, first, missing, unfilled(table, part.suffix), replicates, ground.unit)
 
 
 def unreadable(entry: Table, ground: Ground) -> str:

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
+
+from vergence.core.data import Samples
 from vergence.core.serialization import pack
 from vergence.data.owner import OWNER
 from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import read_run
+from vergence.methods.generative.provider import Taught
+from vergence.metrics.zero_shot import eszsl, zero_shot_scores
 from vergence.results.read import Run
 from vergence.training.sequential import Solver
 from vergence_papers.claims import PRIOR, TablePart
@@ -23,6 +28,8 @@ TEACHER, CHANCE = "teacher", f"chance{PRIOR}"
 """Rows of who taught, and of somebody who guesses."""
 NOTHING = f"nothing to find{PRIOR}"
 """The row of an attack on losses that have nothing to do with who was in."""
+RIDGE, ESZSL = "ridge", "ESZSL"
+"""Rows in closed form, which see the owner's samples: of all classes, or of seen ones."""
 SECONDS, UP, DOWN, KEPT = (names[0] for names in COSTS.values())
 MB = 1e6
 
@@ -30,7 +37,8 @@ MB = 1e6
 def judged(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     """Score students, and the teacher that answered the first of them, seed by seed.
 
-    Priors are the same for every seed; that of the most frequent class is the first part's.
+    Beside them stand the closed forms that the part names among its rows. Priors are the same for
+    every seed; that of the most frequent class is the first part's.
     """
     study = settle(experiment, out)
     metrics = study.runs[0].results["metrics"]
@@ -46,7 +54,32 @@ def judged(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
         metric: {_seed(seed): people[OWNER] for seed in study.runs[0].seeds}
         for metric, people in chance.items()
     }
-    return PartResult(scores, study)
+    closed = [name + part.suffix for name in (RIDGE, ESZSL) if name + part.suffix in part.rows]
+    for label in closed:
+        scores[label] = closed_form(study.runs[0], label.startswith(ESZSL))
+    return PartResult(scores, study, closed=frozenset(closed))
+
+
+def closed_form(run: Run, described: bool) -> dict[str, dict[str, float]]:
+    """Return metric -> seed -> scores of a closed form learned from the owner's own samples.
+
+    That is ESZSL from the `described` classes, by the vectors of the run's method, or ridge
+    regression to classes; of features of unit length, with lambda = gamma = 1, as nothing is tuned.
+    """
+    saved = read_run(run.folder, run.seeds[0])
+    task, splits = saved.task, saved.ready.people[OWNER]
+    learned = Samples.concatenate([splits.train, splits.val])
+    x, test = (
+        torch.nn.functional.normalize(task.inputs(part.take(torch.arange(len(part))))[0])
+        for part in (learned, splits.test)
+    )
+    method = saved.method
+    assert isinstance(method, Taught)
+    # With a vector of its own for every class ESZSL is ridge regression.
+    meaning = method.meanings(task)[0] if described else torch.eye(len(task.class_names()))
+    output = test @ eszsl(x, learned.columns["y"], meaning, 1.0) @ meaning.T
+    found = zero_shot_scores(output, splits.test.columns["y"], task.unseen_classes)
+    return {metric: {_seed(seed): value for seed in run.seeds} for metric, value in found.items()}
 
 
 def by_seed(run: Run, metric: str) -> dict[str, float]:

@@ -328,6 +328,8 @@ def _rivals(differences: Sequence[Difference]) -> str:
 def _obstacle(claim: Claim, ground: Ground, evidence: Evidence) -> str:
     if claim.quantity not in ground.quantities:
         return f"the task {ground.task} has no {claim.quantity}"
+    if any({*p.these, p.rival} <= {*ground.incomparable} for p in claim.pairs):
+        return ground.why
     named = dict.fromkeys(label for p in claim.pairs for label in (*p.these, p.rival))
     for label in named:
         for reasons in (evidence.missing, evidence.barred):

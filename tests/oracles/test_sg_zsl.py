@@ -94,7 +94,9 @@ def test_the_owner_keeps_moments_and_answers_by_them_alone(tmp_path):
     method = replace(SMALL, regulariser="moments")
     outcome = run_toy(tmp_path, method, task=TASK, federation=PEOPLE, rounds=2)
     x = PEOPLE.people["owner"].train.columns["x"]
-    mean, deviation = outcome.clients["owner"].profile["moments"]
+    profile = outcome.clients["owner"].profile
+    assert profile is not None
+    mean, deviation = profile["moments"]
     assert torch.allclose(mean, x.mean(0), atol=0.05)
     assert torch.allclose(deviation, x.std(0, correction=0), atol=0.05)
     assert method.exposure["guide"].blind

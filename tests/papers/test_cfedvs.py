@@ -12,12 +12,14 @@ from vergence_papers.cfedvs import protocol as summaries
 from vergence_papers.cfedvs.checks import check_cfedvs
 
 from tests.conftest import research_data
+from vergence.experiment.validation import validate
 from vergence.results.layout import TABLES
 from vergence.results.read import Run, read
 from vergence_papers import command as app
 from vergence_papers.data_sets import GROUNDS
 from vergence_papers.printed import table_parts
 from vergence_papers.running import Wish, plan
+from vergence_papers.verdicts import Evidence, judge
 
 CLIPS = GROUNDS["clip_synthetic"]
 TINY = (
@@ -128,6 +130,33 @@ def test_frames_and_clips_are_two_weights_of_one_run(tmp_path):
     (pace,) = [c for c in record["claims"] if c["quantity"] == "rounds"]
     assert pace["differences"][0]["people"] == 2, "seeds"
     assert any("task.counts differs" in stamp for stamp in found.stamps)
+
+
+def test_architectures_are_not_compared_on_clips_whose_frames_say_all():
+    table = app.TABLES["cfedvs/table4.4"]
+    rows = ("mixture", "vslstm", "plain_attention", "ridge", "random (prior)")
+    people = {
+        row: {m: {f"p{i}": at + i / 10 for i in range(5)} for m in ("tau", "rho", "f")}
+        for at, row in enumerate(rows)
+    }
+    evidence = Evidence(people, frozenset(), {}, {})
+    told = {c.text: judge(table, c, CLIPS, evidence) for c in table.claims}
+    for text, verdict in told.items():
+        hopeless = "random" not in text
+        assert (verdict.reason == CLIPS.why) == hopeless, text
+        assert not hopeless or verdict.word == "not testable here"
+    assert "this frame alone" in CLIPS.why
+
+
+def test_a_ridge_regression_finds_what_a_frame_says():
+    """Generated importance is linear in a frame, so that it ranks frames nearly as people do."""
+    experiment = plan(PARTS["vslstm"], CLIPS, Wish(seeds=1, rounds=1, sets=TINY)).experiment
+    assert experiment is not None
+    ready = validate(experiment).ready
+    task = experiment.task(0)
+    outputs = summaries.ridge(task, ready)
+    test = ready.people["p01"].test
+    assert task.metrics(outputs(test), test)["tau"] > 0.5
 
 
 @pytest.mark.slow

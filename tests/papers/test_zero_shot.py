@@ -2,7 +2,9 @@
 
 import json
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from vergence_papers.pezsl import checks as pezsl
@@ -11,6 +13,7 @@ from vergence_papers.sgzsl import checks as sgzsl
 from tests.conftest import research_data
 from tests.papers.test_command import console
 from vergence.errors import ConfigError
+from vergence.results.verdict_rules import training_curve
 from vergence_papers import command as app
 from vergence_papers import generated_samples, teachers
 from vergence_papers.data_sets import GROUNDS
@@ -67,6 +70,79 @@ def test_the_teacher_is_the_one_that_answered(told):
     assert min(knows_all["T1"].values()) > 0.25
     first, second = ([knows_all[m][f"seed {i}"] for m in ("T1", "u", "s")] for i in (0, 1))
     assert first != second, "every seed has a teacher of its own"
+
+
+@pytest.mark.slow
+def test_closed_forms_are_learned_from_the_owners_samples(told):
+    """Ridge regression of all classes is above chance; ESZSL is too, where unseen classes are."""
+    assert told["ridge" + OM]["H"]["seed 0"] > 0.5
+    assert told["ESZSL" + QUASI]["T1"]["seed 1"] > 0.4
+    assert set(told["ridge" + OM]) == {"T1", "u", "s", "H"}
+
+
+def test_pairs_of_unseen_classes_are_replicates():
+    """All 21 of seven classes; of the first seven each class is in two."""
+    pairs = GROUNDS["cifar10_unseen"].replicates
+    chosen = [frozenset(told["task"]["unseen"]) for told in pairs.values()]
+    assert len(set(chosen)) == 21
+    assert all(told["federation"] == told["task"] for told in pairs.values())
+    first = [name for two in chosen[:7] for name in two]
+    assert {first.count(name) for name in GROUNDS["cifar10_unseen"].classes} == {2}
+
+
+def test_replicates_are_planned_and_fewer_of_them_are_stamped():
+    where = GROUNDS["cifar10_unseen"]
+    planned = plan(PE["ways_omniscient"], where, Wish(root="x", seeds=2))
+    assert [*planned.replicates] == ["aeroplane, car", "car, bird"]
+    unseen = [e.table["federation"]["unseen"] for e in planned.replicates.values()]
+    assert unseen == [["aeroplane", "car"], ["car", "bird"]]
+    assert [e.plan.seeds for e in planned.replicates.values()] == [(0,), (0,)]
+    assert planned.missing == dict.fromkeys(
+        ("by_its_student" + OM, "by_estimates" + OM), where.omitted
+    )
+    assert len(plan(PE["ways_omniscient"], where, Wish(root="x")).replicates) == 21
+    assert app.stamps(where, Wish(), {"seeds": 2, "rounds": 9}, 9) == ("fast: 2 of 21 splits",)
+    assert app.stamps(where, Wish(), {"seeds": 21, "rounds": 9}, 9) == ()
+
+
+def test_scores_of_replicates_are_means_over_what_they_share():
+    """A score by seed becomes the replicate's; videos keep their names, in the mean of two."""
+    scores = {
+        "0/partition 0": {"a": {"f": {"video x": 1.0}, "spread": {"seed 0": 1.0, "seed 1": 3.0}}},
+        "1/partition 0": {"a": {"f": {"video y": 2.0}, "spread": {"seed 0": 4.0, "seed 1": 4.0}}},
+        "0/partition 1": {"a": {"f": {"video x": 3.0}, "spread": {"seed 0": 0.0, "seed 1": 0.0}}},
+    }
+    assert app.mean_over(scores, "fold") == {
+        "a": {
+            "f": {"video x": 2.0, "video y": 2.0},
+            "spread": {"fold 0": 1.0, "fold 1": 4.0},
+        }
+    }
+    assert app.mean_curve([((0, 1), (0.0, 2.0)), ((0, 1), (1.0, 4.0))]) == ((0, 1), [0.5, 3.0])
+
+
+@pytest.mark.slow
+def test_a_part_is_run_once_for_every_replicate(tmp_path):
+    """Two choices of unseen generated classes: their scores are units, their curves one mean."""
+    names = MADE.classes
+    pairs = {
+        f"{a}, {b}": {"task": {"unseen": [a, b]}, "federation": {"unseen": [a, b]}}
+        for a, b in zip(names[:2], names[2:4], strict=True)
+    }
+    where = replace(MADE, replicates=pairs, unit="pair")
+    wish = Wish(seeds=2, rounds=2, sets=(*TINY, FEW))
+    planned = plan(PE["ways_omniscient"], where, wish)
+    table = app.TABLES["pezsl/table5.2"]
+    results = app.run_parts([planned], tmp_path)
+    found = app.gather(table, where, wish, [planned], results)
+    units = [f"pair {name}" for name in pairs]
+    for row in ("white_box" + OM, TEACHER + OM, "ridge" + OM, "chance (prior)"):
+        assert list(found.evidence.scores[row]["H"]) == units, row
+    (result,) = results.values()
+    curves = [training_curve(run, "H")[1] for run in result.runs("white_box")]
+    assert len(curves) == 2
+    assert found.evidence.curves["white_box" + OM][1] == pytest.approx(np.mean(curves, 0).tolist())
+    assert "pair" in {v.differences[0].unit for v in found.verdicts if v.differences}
 
 
 @pytest.mark.slow

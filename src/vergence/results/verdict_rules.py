@@ -35,6 +35,8 @@ FULL = 0.99
 # It is larger than the rounding of a mean of float64.
 TIE = 1e-12
 """Largest difference between two scores that count as equal."""
+UNITS = ("seed", "round", "pair", "video", "fold")
+"""What scores may belong to instead of people."""
 Scores = Mapping[str, float]
 """Person (or seed) -> value."""
 Floats = NDArray[np.float64]
@@ -135,13 +137,13 @@ def lead_ends(
 
 
 def unit_of(names: Sequence[str]) -> str:
-    """Return what scores belong to, from the scores' names: `seed`, `round` or `person`.
+    """Return what scores belong to, by the first word of their names: a word of `UNITS`, or person.
 
     >>> unit_of(["seed 0", "seed 1"]), unit_of(["p000", "p001"])
     ('seed', 'person')
     """
     first = names[0].partition(" ")[0] if names else ""
-    return first if first in ("seed", "round") else "person"
+    return first if first in UNITS else "person"
 
 
 def standard_error(share: float, images: int) -> float:

@@ -49,7 +49,7 @@ def squares(x: Tensor, low: float, high: float) -> tuple[Tensor, float]:
 def moments_of(mean_row: Tensor, low: float, high: float) -> Tensor:
     """Return means and standard deviations `[2, entries]` from the mean row of `squares`."""
     middle, half = (low + high) / 2, (high - low) / 2
-    first, second = mean_row.unflatten(0, (2, -1))
+    first, second = mean_row.chunk(2)
     # Noise may put a mean outside, and push a variance below 0 or above what the range allows.
     first = first.clamp(-half, half)
     variance = (second + half**2 / 2 - first.square()).clamp(0, half**2)
