@@ -278,8 +278,9 @@ def chosen(out: Path, method: str, samples: int) -> float:
 def table(file: Path, name: str) -> pd.DataFrame:
     """Return one row for each number of pictures and method, of the viewers of one set.
 
-    Gains are person by person, over training alone without the prior, and of the own prior over the
-    same model without it, each with its 95 % interval over viewers.
+    Gains are person by person, over training alone without the prior in the same seeds, and of the
+    own prior over the same model without it, each with its 95 % interval over viewers. Seeds are
+    averaged within a person; of the smallest losses shown the largest counts.
     """
     every = pd.read_csv(file)
     rows = []
@@ -288,26 +289,30 @@ def table(file: Path, name: str) -> pd.DataFrame:
         best = {m: chosen(file, m, samples) for m in runs.method.unique() if m != STRANGERS}
         best[STRANGERS] = best.get("FedAvg", np.nan)
         runs = runs[[best[m] == s for m, s in zip(runs.method, runs.setting, strict=True)]]
-        nss = {(r.method, r.prior): r[VIEWERS].astype(float).dropna() for _, r in runs.iterrows()}
-        for _, run in runs[runs.prior == "none"].iterrows():
-            own = nss[run.method, "none"]
-            gain = own - nss["alone", "none"]
+        nss = runs.set_index(["method", "prior", "seed"])[VIEWERS].sort_index()
+        nss = nss.astype(float).dropna(axis=1)
+        alone = nss.loc["alone", "none"]
+        for method, own_runs in runs[runs.prior == "none"].groupby("method", sort=False):
+            own = nss.loc[method, "none"]
+            gain = (own - alone).dropna().mean()
             row = {
                 "own pictures": samples,
-                "method": run.method,
-                "rate": run.setting if run["round"] == run["round"] else "",
-                "NSS": f"{own.mean():.2f} ({bounds(own, '.2f')})",
+                "method": method,
+                "rate": best[method] if own_runs["round"].notna().all() else "",
+                "seeds": len(own),
+                "NSS": f"{own.mean().mean():.2f} ({bounds(own.mean(), '.2f')})",
                 "over alone": f"{gain.mean():+.2f} ({bounds(gain, '+.2f')})",
-                "worse than alone": f"{int((gain < 0).sum())} of {len(own)}",
+                "worse than alone": f"{int((gain < 0).sum())} of {len(gain)}",
             }
-            if run.method == "alone":
+            if method == "alone":
                 row |= {"over alone": "", "worse than alone": ""}
-            loss = run.smallest_loss if run.method != "alone" else np.nan
+            loss = own_runs.smallest_loss.max() if method != "alone" else np.nan
             row["smallest loss shown"] = f"{100 * loss:.0f} %" if loss == loss else ""
-            if (run.method, "own") in nss:
-                more = nss[run.method, "own"] - own
+            if (method, "own") in set(zip(runs.method, runs.prior, strict=True)):
+                more = (nss.loc[method, "own"] - own).mean()
                 row["by the own prior"] = f"{more.mean():+.3f} ({bounds(more, '+.3f')})"
-                row |= {"steps": f"{run['steps']:.0f}", "kB up": f"{run['kB_up']:.0f}"}
+                spent = own_runs[["steps", "kB_up"]].mean()
+                row |= {"steps": f"{spent.steps:.0f}", "kB up": f"{spent.kB_up:.0f}"}
             rows.append(row)
     return pd.DataFrame(rows).fillna("")
 
