@@ -121,8 +121,12 @@ def test_only_who_was_away_is_scored(away):
         for row, name in ((AS_PRINTED, "ap_fl"), (COMMON, "fedavg")):
             value = found.scores[f"{row} (20 % missing)"][OWN][f"seed {seed}"]
             assert value == pytest.approx(study.run(name).scores(OWN)[AWAY])
-    few = found.scores[f"{TUNED}, 20 images (20 % missing)"][POOLED]
-    assert few != found.scores[f"{TUNED} (20 % missing)"][POOLED]
+    own = two_tests.one_seed(
+        two_tests.settle_partitions(planned.experiment, out / planned.part.name), "ap_fl", 0
+    )
+    train = own.saved.ready.people[AWAY].train
+    few, more = (own.models(AWAY, train.subset(torch.arange(n)))[TUNED] for n in (2, len(train)))
+    assert not few.flat.equal(more.flat), "few images train another model"
     assert set(planned.part.rows) <= {*found.scores}
     gone = plan(spelt("away_10"), FASHION, Wish(root="x")).experiment
     assert gone is not None
