@@ -63,7 +63,8 @@ class TablePart:
     table several times. Parts of one name are run once for a paper. `rows` are those that its
     protocol gives besides, or in their place. `classes` are those that each client has; a data set
     with no more in all cannot carry it. `needs` has names of values without which a data set cannot
-    carry it, and what such a data set lacks, in words.
+    carry it, and what such a data set lacks, in words. `folds` is the number of parts
+    of the people of which each is left out of one training; 0: everybody alone.
     """
 
     name: str
@@ -74,6 +75,7 @@ class TablePart:
     rows: Sequence[str] = ()
     classes: int = 0
     needs: Mapping[str, str] = field(default_factory=dict)
+    folds: int = 0
 
     def entries(self, ground: Ground) -> list[Table]:
         """Method entries on a data set, but for those that name a value that it lacks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -336,8 +336,8 @@ def left_out(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     """Score everybody with models that were trained without them."""
     for config in sorted((out / protocols.LEAVE / "folds").glob("*/config.toml")):
         _same(config.parent, experiment.table)
-    told = Console(stderr=True)
-    folder = protocols.leave_one_out(StudyScene(experiment, validate(experiment), out, told))
+    scene = StudyScene(experiment, validate(experiment), out, Console(stderr=True))
+    folder = protocols.leave_one_out(replace(scene, folds=min(part.folds, len(scene.people))))
     study = read_study(folder)
     return PartResult(scores_of(study, part.suffix), study)
 

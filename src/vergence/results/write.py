@@ -242,7 +242,8 @@ def write_merged(
             "bytes": {
                 way: float(np.mean([t["bytes"][way] for t in results])) for way in ("up", "down")
             },
-            "seconds": sum(t["seconds"] for t in results),
+            # People of one fold have one run.
+            "seconds": sum({p.folder: p.results["seconds"] for p in parts.values()}.values()),
             "peak_mb": max(t["peak_mb"] for t in results),
             "personal_fraction": float(np.mean(personal)) if personal else None,
             "fingerprint": prints,

@@ -73,7 +73,8 @@ def merge(
         about["data"]["split"] = f"{split} this split: {about['data'].get('split', 'unknown')}"
         results.write_json(folder / "provenance.json", about)
         results.write_merged(folder, parts, len(loaded.raw.clients))
-        _add_up(experiment.plan, folder, [part.folder for part in parts.values()])
+        # People of one fold have one run.
+        _add_up(experiment.plan, folder, [*{part.folder: None for part in parts.values()}])
     finish(experiment, loaded, out)
 
 
@@ -117,9 +118,12 @@ def code_of(parts: Mapping[str, Run]) -> str:
 def turns(label: str, folds: Mapping[str, Path]) -> list[list[str]]:
     """Return the turns of one person of every fold, so that everybody's turns are there once."""
     people, found = list(folds), []
-    for place, fold in enumerate(folds.values()):
-        # The next person, as a fold's own may not have trained in it; pooled data have one client.
-        wanted = {people[(place + 1) % len(people)], *([] if place else [POOLED])}
+    for place, person in enumerate([*people[1:], *people[:1]]):
+        # The person before, as a fold's own may not have trained in it, or the next before that who
+        # is in another fold; pooled data have one client.
+        before = [*people[place::-1], *people[:place:-1]]
+        fold = next(folds[p] for p in before if folds[p] != folds[person])
+        wanted = {person, *([] if place else [POOLED])}
         head, *rows = text_rows(fold / label / "turns.csv")
         found += [row for row in rows if row[head.index("client")] in wanted]
     return found

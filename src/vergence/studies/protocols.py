@@ -57,6 +57,8 @@ class StudyScene:
         unseen: number of other people, the last of the data, to measure in it.
         counts: numbers of training samples, for protocol `samples`.
         split_seeds: seeds of splits, for protocol `splits`.
+        folds: number of parts of the people for `leave_one_out`, each left out of one training; 0:
+            as many as people.
     """
 
     experiment: Experiment
@@ -67,6 +69,7 @@ class StudyScene:
     unseen: int = UNSEEN
     counts: tuple[int, ...] = ()
     split_seeds: tuple[int, ...] = ()
+    folds: int = 0
 
     @property
     def people(self) -> tuple[str, ...]:
@@ -142,24 +145,40 @@ def within(scene: StudyScene) -> Path:
 
 
 def leave_one_out(scene: StudyScene) -> Path:
-    """Train without one person and score that person, for everybody in turn."""
-    others = {p: [c for c in scene.people if c != p] for p in scene.people}
-    if len(others) < 2:
-        raise ConfigError("leave-one-out needs two people or more; the data has one")
+    """Train without one person and score that person, for everybody in turn.
+
+    With `folds` the people are dealt to so many parts, and training is without one part in turn.
+
+    Raises:
+        ConfigError: there are too few people, or the start model has seen them.
+    """
+    people, count = scene.people, scene.folds or len(scene.people)
+    if not 2 <= count <= len(people):
+        raise ConfigError(
+            f"leave-one-out needs two people or more, and 2 to {len(people)} folds; the data has "
+            f"{plural(len(people), 'person')} for {plural(count, 'fold')}"
+        )
     # A start model that was trained on a person knows that "unseen" client already.
-    starting_model.refuse_overlap(
-        scene.experiment.model.start, scene.loaded.raw.name, {*scene.people}
-    )
-    folds = {}
-    for number_, (person, rest) in enumerate(others.items(), start=1):
-        scene.console.print(f"without {person} ({number_} of {len(others)})", highlight=False)
-        folder = scene.out / LEAVE / "folds" / person
-        folds[person] = run_on_people(scene, scene.experiment, folder, rest)
+    starting_model.refuse_overlap(scene.experiment.model.start, scene.loaded.raw.name, {*people})
+    folds, others = {}, {}
+    for first in range(count):
+        # Neighbours are dealt to different parts, as data sets often order people by group.
+        part = people[first::count]
+        rest = [p for p in people if p not in part]
+        scene.console.print(
+            f"without {', '.join(part)} ({first + 1} of {count})", highlight=False, soft_wrap=True
+        )
+        folder = scene.out / LEAVE / "folds" / "-".join(part)
+        made = run_on_people(scene, scene.experiment, folder, rest)
+        folds |= dict.fromkeys(part, made)
+        others |= dict.fromkeys(part, rest)
+    folds = {person: folds[person] for person in people}
 
     def score(label: str, person: str, seed: int) -> Mapping[str, Mapping[str, float]]:
         return scene.run(folds[person] / label, seed).unseen_client(person, others[person])
 
-    split = "leave one person out: trained on all others, tested on the test part of"
+    how = f"leave people out in {count} folds" if scene.folds else "leave one person out"
+    split = f"{how}: trained on all others, tested on the test part of"
     merge_folds.merge(scene.experiment, scene.loaded, scene.out / LEAVE, folds, score, split)
     _print_spent(scene.out / LEAVE, scene.console)
     return scene.out / LEAVE
