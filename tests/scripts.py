@@ -43,6 +43,9 @@ class Numbers:
     def init(self) -> Params:
         return params(*self.start)
 
+    def averaged_statistics(self) -> tuple[str, ...]:
+        return ()
+
 
 def site(round: int, client: str = "a", examples: int = 1):
     """A site whose data nobody looks at."""

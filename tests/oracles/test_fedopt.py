@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from tests.scripts import Numbers, aggregate, params, turn
+from vergence.core.method import AutoMoments
+from vergence.core.params import Params
 from vergence.core.serialization import equal_states
+from vergence.errors import ConfigError
 from vergence.methods.fedadagrad import FedAdagrad
 from vergence.methods.fedadam import AdamMoments, FedAdam
 from vergence.methods.fedavg import FedAvg
@@ -28,6 +31,7 @@ SERVERS = [
     FedYogi(),
     FedAdagrad(),
     FedAvgM(),
+    FedAdam(adapt="auto"),
 ]
 
 
@@ -190,3 +194,87 @@ def test_nobody_replied(method):
     """Moments, steps and model stay: no decay in a round without news."""
     server = step(method, method.server(Numbers((1.0, 1.0))), D1)
     assert equal_states(aggregate(method, server, []), server)
+
+
+# --- adapt = "auto"
+
+
+def test_auto_by_hand():
+    """rms(D1) = sqrt((.04 + .16) / 2) = .316228: tau .0316228, rate .158114, v0 = tau^2 = .001.
+
+    m = [.02, -.04], v = [.00139, .00259], so w = 1 + .158114 [.02 / (.037283 + .031623),
+    -.04 / (.050892 + .031623)] = [1.045893, 0.923352].
+    """
+    method = FedAdam(adapt="auto")
+    server = step(method, method.server(Numbers((1.0, 1.0))), D1)
+    assert (server.tau, server.server_lr) == pytest.approx((0.0316228, 0.158114), abs=1e-6)
+    close(server.model, [1.045893, 0.923352])
+
+
+@pytest.mark.parametrize(
+    "options", [{"variant": v} for v in ("reddi", "seed_exact", "corrected")] + [{}, None], ids=str
+)
+def test_auto_goes_on_as_the_numbers_that_it_chose_would(options):
+    """The first update alone chooses; moments, in every round, are those of fixed settings."""
+    kind = FedAdagrad if options is None else FedAdam if options else FedYogi
+    auto = kind(adapt="auto", **(options or {}))
+    size = math.sqrt(0.1)
+    fixed = kind(tau=0.1 * size, server_lr=0.5 * size, **(options or {}))
+    mine, theirs = (m.server(Numbers((1.0, 1.0))) for m in (auto, fixed))
+    for update in (D1, D2, (3.0, 1.0)):
+        mine, theirs = step(auto, mine, update), step(fixed, theirs, update)
+        for part in ("model", "first", "second"):
+            close(getattr(mine, part), getattr(theirs, part).flat.tolist())
+    assert auto.server_metrics(mine) == pytest.approx({"tau": fixed.tau, "server_lr": size / 2})
+    assert fixed.server_metrics(theirs) == {}
+
+
+def test_auto_waits_for_an_update_with_a_length():
+    """A round in which nobody moved chooses nothing, and changes nothing."""
+    method = FedAdam(adapt="auto")
+    start = method.server(Numbers((1.0, 1.0)))
+    still = aggregate(method, start, replies(method, start, [(0.0, 0.0)] * 2))
+    assert equal_states(still, start)
+    assert equal_states(step(method, still, D1), step(method, start, D1))
+
+
+def test_auto_leaves_out_running_statistics():
+    """Their updates are not along a gradient, and may be larger than all others."""
+    method = FedAdam(adapt="auto")
+    weights, counted = torch.tensor([1.0, 1.0]), torch.tensor([1.0])
+    start = Params.named(weight=weights, mean=counted)
+    server = AutoMoments(start, start * 0.0, start * 0.0, statistics=("mean",))
+    update = Params.named(weight=torch.tensor(D1), mean=counted * 50)
+    assert method.step(server, update).tau == pytest.approx(0.0316228, abs=1e-6)
+
+
+@pytest.mark.parametrize("key", ["tau", "server_lr"])
+def test_auto_refuses_numbers_of_ones_own(key):
+    with pytest.raises(ConfigError, match=f"auto.*{key} = 0.5"):
+        FedYogi(adapt="auto", **{key: 0.5})
+
+
+# The rms of D1 is .316.
+@pytest.mark.parametrize(
+    ("options", "noun"),
+    [
+        ({"tau": 0.3, "server_lr": 0.9}, "overshoot"),
+        ({"tau": 0.03, "server_lr": 0.4}, "overshoot"),
+        ({"tau": 1.0, "server_lr": 0.5}, "hardly adapt"),
+        ({"tau": 0.9, "server_lr": 0.5}, ""),
+        ({"tau": 0.03, "server_lr": 0.3}, ""),
+    ],
+)
+@pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
+def test_a_server_that_overshoots_is_warned_of_once(kind, options, noun):
+    method = kind(**options)
+    start = method.server(Numbers((1.0, 1.0)))
+    one = step(method, start, D1)
+    text = method.caution(start, one)
+    if noun:
+        numbers = ("0.32", f"tau = {options['tau']:g}", f"server_lr = {options['server_lr']:g}")
+        assert all(word in text for word in (noun, *numbers, "tau = 0.032", "server_lr = 0.16"))
+    else:
+        assert text == ""
+    assert method.caution(one, step(method, one, D1)) == ""
+    assert method.caution(start, start) == ""

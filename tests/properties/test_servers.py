@@ -47,6 +47,7 @@ SERVERS = [
     FedAdam(variant="corrected"),
     FedYogi(),
     FedAdagrad(beta1=0.5),
+    FedAdam(adapt="auto"),
     FedAvgM(),
     QFedAvg(),
     Scaffold(),

@@ -20,6 +20,7 @@ from vergence.experiment.schema import load
 from vergence.methods.fedavg import FedAvg
 from vergence.results.write import person_means
 from vergence.studies import trials
+from vergence.studies.protocols import evaluate
 from vergence.studies.sweep import resume, show, sweep, trial_entries
 from vergence.studies.trials import Log
 
@@ -330,3 +331,46 @@ def test_the_examples_give_every_method_the_same_number_of_trials(path):
     points = experiment.sweep.points()
     trial_entries(experiment, points)
     assert len({len(tried) for tried in points.values()}) == 1
+
+
+# --- unseen clients
+
+
+UNSEEN = SMALL.replace("people = 0.5", "unseen = ['p01']")
+
+
+@pytest.mark.slow
+def test_trials_are_scored_as_leave_one_out_scores_the_person(tmp_path, monkeypatch):
+    """On validation data: as leave-one-out does where these take the place of test data."""
+    found = sweep(load(write(tmp_path, UNSEEN), ["run.seeds=[0]"]), tmp_path / "out")
+    honest = Toy.load
+
+    def cut(self, root=None):
+        whole = honest(self, root)
+        people = {p: replace(s, test=s.val) for p, s in whole.people.items()}
+        return replace(whole, people=people)
+
+    monkeypatch.setattr(Toy, "load", cut)
+    best = load(found.out / "best.toml")
+    evaluate("leave-one-out", best, tmp_path / "folds", Console(file=io.StringIO()))
+    for label, tried in found.methods.items():
+        error = person_means(tmp_path / "folds" / "leave-one-out" / label)["error"]["p01"]
+        assert tried.values[tried.best] == pytest.approx(error, abs=1e-12)
+
+
+def test_the_record_says_that_the_choice_was_made_on_unseen_people(tmp_path):
+    sets = ["run.rounds=1", "sweep.people=1.0", "sweep.unseen=2", "methods=['fedavg']"]
+    found = sweep(load(write(tmp_path, TOY), sets), tmp_path / "out")
+    assert found.tuning.chosen_on == "unseen"
+    assert len(found.tuning.people) == 4
+    assert len(found.unseen) == 2
+    assert "mean over 2 unseen clients of models trained on 2 others, and 2 seeds" in said(found)
+
+
+@pytest.mark.parametrize(
+    ("unseen", "noun"), [("4", "all 4 people"), ("['p09']", "p09"), ("[]", "different names")]
+)
+def test_unseen_people_must_be_some_of_the_sweep(unseen, noun, tmp_path):
+    sets = ["sweep.people=1.0", f"sweep.unseen={unseen}"]
+    with pytest.raises(ConfigError, match=noun):
+        sweep(load(write(tmp_path, SMALL), sets), tmp_path / "out")

@@ -27,6 +27,7 @@ def sweep(
     *,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    unseen: int | None = None,
 ) -> None:
     """Try the same number of settings for every method, compared on validation data alone.
 
@@ -35,12 +36,15 @@ def sweep(
         out_: a new directory, or one in which the same sweep was interrupted. Default
             runs/NAME_sweep, where NAME is the file's, without .toml.
         set_: `a.b=c` overrides a value of the file; may be given several times.
+        unseen: train on all but so many people, and choose on the validation data of these, for
+            claims about unseen clients; the same as --set sweep.unseen=N.
     """
     from vergence.experiment.schema import load
     from vergence.studies import sweep as trials
 
     folder = Path("runs") / f"{config.stem}_sweep" if out_ is None else out_
-    trials.show(trials.sweep(load(config, set_), folder), out)
+    items = set_ if unseen is None else [*set_, f"sweep.unseen={unseen}"]
+    trials.show(trials.sweep(load(config, items), folder), out)
 
 
 @study.command

@@ -5,6 +5,7 @@ Used in most packages.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -239,6 +240,20 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         """
         return {}
 
+    def server_metrics(self, s: S) -> Mapping[str, float]:
+        """Return numbers of the server's state that tables of rounds show, by name; default: none.
+
+        The engine calls this after every round.
+        """
+        return {}
+
+    def caution(self, before: S, after: S) -> str:
+        """Return one sentence that warns of a round's step of the server; default: no text.
+
+        The engine calls this after every round, with the states before and after it.
+        """
+        return ""
+
     def prediction_trees(self, s: S, client: ClientId) -> Mapping[str, Params]:
         """Return the parameter trees that `model_on` reads: of `offer` and of `server_part`."""
         return {**self.offer(s, client), **self.server_part(s)}
@@ -345,6 +360,108 @@ class ServerOptimizer(UpdateMethod[S, NoState]):
         got = yield from aggregate("train", to=cohort)
         # A mean of no replies is 0, and the optimiser's moments would still move the model.
         return self.step(s, got.mean("model")) if got.count else s
+
+
+@tagged("AutoMoments")
+@dataclass(frozen=True)
+class AutoMoments(Moments):
+    """Moments beside tau and the server's rate, which the first update with a length has chosen.
+
+    `statistics` are the names of running statistics, whose updates have no say in the choice.
+    """
+
+    steps: int = 0
+    tau: float = 0.0
+    server_lr: float = 0.0
+    statistics: tuple[str, ...] = ()
+
+
+class AdaptiveServer(ServerOptimizer[Moments]):
+    """Base of methods whose server divides its step by the root of a second moment, plus tau.
+
+    Subclasses have the options `server_lr`, `beta1`, `tau` and `adapt`.
+    """
+
+    server_lr: float
+    beta1: float
+    tau: float
+    adapt: Literal["fixed", "auto"]
+
+    # Of tau in {.03, .1, .3} and server_lr in {.25, .5, 1} times the first D, these were best on
+    # unseen generated eyes: docs/reference/methods/fedadam.md.
+    tau_share: ClassVar[float] = 0.1
+    """`auto`: tau as a share of the root mean square of the first mean update."""
+    rate_share: ClassVar[float] = 0.5
+    """`auto`: `server_lr` as a share of the root mean square of the first mean update."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("tau", "server_lr"):
+            if self.adapt == "auto" and (value := getattr(self, name)) != getattr(type(self), name):
+                raise ConfigError(
+                    f"{registry_name(self)}: adapt = 'auto' chooses {name}, and {name} = {value:g} "
+                    "is given: leave one of the two out"
+                )
+
+    @abstractmethod
+    def moments(self, model: Params) -> Moments:
+        """Return the first state of a server with this model and its own `tau`."""
+
+    @abstractmethod
+    def moved(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
+        """Return the state after the optimiser's step with this rate and tau."""
+
+    def server(self, task: Task) -> Moments:
+        """Return the first server state: the task's initial model, and the initial moments."""
+        first = self.moments(task.init())
+        if self.adapt == "fixed":
+            return first
+        statistics = tuple(task.averaged_statistics())
+        return AutoMoments(first.model, first.first, first.second, statistics=statistics)
+
+    def step(self, s: Moments, update: Params) -> Moments:
+        """Return the server's state after the optimiser's step along the clients' mean update."""
+        if not isinstance(s, AutoMoments):
+            return self.moved(s, update, self.server_lr, self.tau)
+        if not s.tau:
+            size = root_mean_square(update.only(set(update) - set(s.statistics)))
+            if not size:
+                return s
+            tau, server_lr = self.tau_share * size, self.rate_share * size
+            second = replace(self, adapt="fixed", tau=tau).moments(s.model).second
+            s = replace(s, second=second, tau=tau, server_lr=server_lr)
+        return self.moved(s, update, s.server_lr, s.tau)
+
+    def server_metrics(self, s: Moments) -> Mapping[str, float]:
+        """Return tau and the server's rate where `auto` has chosen them."""
+        if not isinstance(s, AutoMoments) or not s.tau:
+            return {}
+        return {"tau": s.tau, "server_lr": s.server_lr}
+
+    def caution(self, before: Moments, after: Moments) -> str:
+        """Return a warning if fixed settings do not fit the first mean update.
+
+        Entries at or above tau move by `server_lr` in the long run, those far below tau by
+        server_lr / tau of their update. So a rate above both tau and the update's size overshoots.
+        """
+        if self.adapt == "auto" or before.first.flat.any():
+            return ""
+        size = root_mean_square(after.first) / (1 - self.beta1)
+        over, coarse = self.server_lr > max(self.tau, size), self.tau > 3 * size
+        if not size or not (over or coarse):
+            return ""
+        what = "its steps will overshoot" if over else "it will hardly adapt"
+        return (
+            f"{registry_name(self)}: the mean update of the first round has a root mean square of "
+            f"{size:.2g}, and server_lr = {self.server_lr:g}, tau = {self.tau:g}: {what}; take "
+            f"tau = {self.tau_share * size:.2g} and server_lr = {self.rate_share * size:.2g}, or "
+            "adapt = 'auto', which chooses them so"
+        )
+
+
+def root_mean_square(params: Params) -> float:
+    """Return the root of the mean square over all entries."""
+    return params.norm() / math.sqrt(params.layout.n)
 
 
 class AveragingMethod(Method[Global, C]):

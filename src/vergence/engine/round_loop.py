@@ -76,6 +76,7 @@ class RoundSummary:
         processes: number of processes of this machine that train; 0 in a deployment, whose clients
             train.
         final: whether this is the evaluation after the last round and the method's `finish`.
+        caution: what the method warns of in the server's step of this round; "": nothing.
     """
 
     seed: int
@@ -84,6 +85,7 @@ class RoundSummary:
     people: Mapping[str, Mapping[str, float]]
     processes: int
     final: bool = False
+    caution: str = ""
 
 
 @dataclass(frozen=True)
@@ -363,6 +365,7 @@ class RoundLoop:
         self.federation, self.trained_on = setup.federation, setup.trained_on
         self.people: Mapping[str, Mapping[str, float]] = {}
         self.best: Checkpoint | None = None
+        self.caution = ""
 
     def run(self, records: Sequence[type]) -> RunOutcome:
         """Run the seed to its end, from its checkpoint if there is one.
@@ -447,7 +450,7 @@ class RoundLoop:
         began = time.perf_counter()
         exchange = self.exchange
         cohort = exchange.cohort(self.trained_on.clients, at)
-        points = self.plan.points_in(at)
+        points, before = self.plan.points_in(at), server
         # An empty cohort means a round without a conversation. Under user-level privacy that would
         # tell that nobody was drawn, so the round is held and gets its noise.
         if cohort or any(hook.hides_cohort for hook in exchange.server_hooks):
@@ -455,6 +458,7 @@ class RoundLoop:
             if (names := self.task.averaged_statistics()) and not self.method.keeps_statistics:
                 talk = averaging_statistics(talk, server, names)
             server = self.converse(talk, server, at, points)
+        self.caution = self.method.caution(before, server)
         self.report(at + 1, server, time.perf_counter() - began)
         every = self.plan.checkpoint_every
         last = at + 1 == self.folder.last_round(self.task.seed, self.plan.rounds)
@@ -492,6 +496,8 @@ class RoundLoop:
                 means["train", "clock"] = self.exchange.virtual_clock.clock
             for hook in self.exchange.server_hooks:
                 means |= {("train", name): value for name, value in hook.metrics().items()}
+            numbers = self.method.server_metrics(server)
+            means |= {("train", name): value for name, value in numbers.items()}
         if (points := self.plan.points_at(done)) and self.measures_between(done):
             means |= self.measure(done, server, points)
         means |= self.write_curves(done, tally.measured)
@@ -588,7 +594,10 @@ class RoundLoop:
         # Metrics at P1 and P2 have the names of those at P0, with which a client predicts.
         metrics = {name: v for (point, name), v in means.items() if point in ("train", "P0")}
         processes = self.exchange.pool.count
-        return self.tick(RoundSummary(self.task.seed, done, metrics, self.people, processes, final))
+        caution = "" if final else self.caution
+        return self.tick(
+            RoundSummary(self.task.seed, done, metrics, self.people, processes, final, caution)
+        )
 
     def flush(self, done: int, tally: ExchangeTotals) -> None:
         """Write a round's turns and clock events to their tables, and reset the round's totals."""

@@ -111,7 +111,8 @@ class RoundCallback:
         advice_nothing_learned: what to do if the run learned nothing.
         folder_stays: whether a traceback is written into the folder; false for a folder that is
             deleted after the run.
-        warn: called with a message if an optional file could not be written; the run continues.
+        warn: called with a message if an optional file could not be written, or if settings do not
+            fit what the first round shows; the run continues.
         finished: called with the label (name in tables) and folder of each method after its results
             are written.
         before_saving: called after every round, before its checkpoint is written. If it raises an
@@ -504,6 +505,9 @@ class RoundReporter:
             bar.update(line, score=f"{self.headline} {metrics[self.headline]:.3f}{cores}")
         if self.board is not None:
             self.board.follow()
+        # Other seeds would say the same again.
+        if end.caution and end.seed == plan.seeds[0]:
+            follower.warn(end.caution)
         report = RoundReport(
             self.label, end.seed, end.round, plan.rounds, metrics, end.people, end.processes
         )

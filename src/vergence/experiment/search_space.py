@@ -93,6 +93,8 @@ class SweepSettings:
         trials: number of trials of each method. None: all combinations of a grid.
         seed: seed for drawing combinations and people.
         people: people to train and score: a fraction (float), a number (int), or names of people.
+        unseen: people among them on whom no trial trains, a number (int) or names. Trials are then
+            scored on these people's validation data alone, as on unseen clients.
         seeds: every trial runs once with each of these seeds; empty: the seeds of `run`.
         metric: metric by which the best trial is chosen, on validation data.
         spaces: search space of each method, by the method's label (name in tables).
@@ -102,6 +104,7 @@ class SweepSettings:
     trials: Annotated[int, Ge(1)] | None = None
     seed: int = 0
     people: Annotated[int | float, Gt(0)] | tuple[str, ...] = 1.0
+    unseen: Annotated[int, Ge(0)] | tuple[str, ...] = 0
     seeds: tuple[int, ...] = ()
     metric: Literal["headline", "score"] = "headline"
     spaces: Mapping[str, Space] = field(default_factory=dict)
@@ -116,9 +119,12 @@ class SweepSettings:
                 "sweep: people must be a share in (0, 1], a whole number, or a list of names; got "
                 f"{self.people:g}"
             )
-        names = self.people if isinstance(self.people, tuple) else ("anybody",)
-        if not names or len(set(names)) != len(names):
-            raise ConfigError(f"sweep: people must be different names, at least one; got {names}")
+        for key in ("people", "unseen"):
+            names = getattr(self, key)
+            if isinstance(names, tuple) and (not names or len(set(names)) != len(names)):
+                raise ConfigError(
+                    f"sweep: {key} must be different names, at least one; got {names}"
+                )
 
     def points(self) -> dict[str, list[Point]]:
         """Return the trials (combinations of settings) of every method, by the method's label.
@@ -190,10 +196,7 @@ class SweepSettings:
                 more than fit into memory.
         """
         if isinstance(self.people, tuple):
-            for name in self.people:
-                if name not in clients:
-                    raise ConfigError(f"sweep: people: nobody is '{name}'{suggest(name, clients)}")
-            return sorted(self.people, key=clients.index)
+            return self._named("people", self.people, clients)
         share = isinstance(self.people, float)
         count = max(round_half_up(self.people * len(clients)), 1) if share else int(self.people)
         if count > min(len(clients), MANY):
@@ -201,8 +204,35 @@ class SweepSettings:
                 f"sweep: people asks for {count:,} of {len(clients):,} people, and at most "
                 f"{min(len(clients), MANY):,} are allowed; give fewer"
             )
-        rng = RandomStream("sweep", self.seed, "people").numpy()
-        return [clients[int(i)] for i in sorted(rng.choice(len(clients), count, False))]
+        return self._drawn("people", count, clients)
+
+    def unseen_people(self, people: Sequence[str]) -> list[str]:
+        """Return those of `people` on whom no trial trains, in their order.
+
+        Raises:
+            ConfigError: a name is unknown, or nobody is left to train on.
+        """
+        unseen = (
+            self._named("unseen", self.unseen, people)
+            if isinstance(self.unseen, tuple)
+            else self._drawn("unseen", min(self.unseen, len(people)), people)
+        )
+        if len(unseen) == len(people):
+            raise ConfigError(
+                f"sweep: unseen takes all {len(people)} people of the sweep, and trials need "
+                "others to train on; name fewer, or more sweep.people"
+            )
+        return unseen
+
+    def _named(self, key: str, names: Sequence[str], people: Sequence[str]) -> list[str]:
+        for name in names:
+            if name not in people:
+                raise ConfigError(f"sweep: {key}: nobody is '{name}'{suggest(name, people)}")
+        return sorted(names, key=people.index)
+
+    def _drawn(self, key: str, count: int, people: Sequence[str]) -> list[str]:
+        rng = RandomStream("sweep", self.seed, key).numpy()
+        return [people[int(i)] for i in sorted(rng.choice(len(people), count, False))]
 
     def digest(self) -> str:
         """Return the SHA-256 of `search` and all search spaces, as hexadecimal text."""
@@ -224,7 +254,8 @@ class Tuning:
         people: people on whose data the settings were chosen.
         seed: seed for drawing combinations and people.
         space: digest of the search spaces.
-        chosen_on: `validation`, the data on which the best trial was chosen.
+        chosen_on: data on which the best trial was chosen: `validation` data of the people who
+            trained, or that of `unseen` people on whom no trial trained.
         seeds: seeds with which every trial ran.
         metric: metric by which the best trial was chosen.
     """
@@ -234,7 +265,7 @@ class Tuning:
     people: tuple[str, ...]
     seed: int
     space: str
-    chosen_on: Literal["validation"]
+    chosen_on: Literal["validation", "unseen"]
     seeds: tuple[int, ...] = ()
     metric: str = "headline"
 

@@ -1,15 +1,14 @@
 """FedAdam: Adam on the server; the adaptive federated learning of the gaze paper."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.method import Moments, ServerOptimizer
+from vergence.core.method import AdaptiveServer, AutoMoments, Moments
 from vergence.core.params import Params
-from vergence.core.tags import tagged
-from vergence.core.task import Task
+from vergence.core.tags import LATER, tagged
 
 
 @tagged("Moments")
@@ -21,7 +20,7 @@ class AdamMoments(Moments):
 
 
 @dataclass(frozen=True)
-class FedAdam(ServerOptimizer[AdamMoments]):
+class FedAdam(AdaptiveServer):
     """Take Adam's step on the server along the mean update D.
 
     m <- beta1 m + (1 - beta1) D;  v <- beta2 v + (1 - beta2) D^2;
@@ -37,6 +36,8 @@ class FedAdam(ServerOptimizer[AdamMoments]):
             (beta1) for both moments, and v from 0, which it does not state; `corrected` starts v at
             0 and corrects the bias of both moments, as Kingma and Ba do.
         weights: clients count equally, as in the gaze paper, or by their samples.
+        adapt: `fixed` takes `tau` and `server_lr` as they are; `auto` sets them to a tenth and to
+            half of the root mean square of the first D, and keeps them.
 
     Source: Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, FedAdam; for
     gaze arXiv 2211.07330, Algorithm 1, lines 18-23.
@@ -49,24 +50,25 @@ class FedAdam(ServerOptimizer[AdamMoments]):
     tau: Annotated[float, Gt(0)] = 1e-3
     variant: Literal["reddi", "seed_exact", "corrected"] = "reddi"
     weights: Literal["samples", "equal"] = "equal"
+    adapt: Literal["fixed", "auto"] = field(default="fixed", metadata={LATER: True})
 
-    def server(self, task: Task) -> AdamMoments:
-        """Return the first server state: the task's initial model, and the initial moments."""
-        start = task.init()
+    def moments(self, model: Params) -> AdamMoments:
+        """Return the first state of a server with this model."""
         # Reddi et al. ask for v_{-1} >= tau^2; Kingma and Ba's correction of the bias needs v at 0.
         floor = self.tau**2 if self.variant == "reddi" else 0.0
-        return AdamMoments(start, start * 0.0, start * 0.0 + floor)
+        return AdamMoments(model, model * 0.0, model * 0.0 + floor)
 
-    def step(self, s: AdamMoments, update: Params) -> AdamMoments:
+    def moved(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
         """Return the server's state after Adam's step along the clients' mean update."""
+        assert isinstance(s, AdamMoments | AutoMoments)
         beta1, steps = self.beta1, s.steps + 1
         # The gaze paper's Algorithm 1 prints one decay for both moments.
         beta2 = beta1 if self.variant == "seed_exact" else self.beta2
         first = beta1 * s.first + (1 - beta1) * update
         second = beta2 * s.second + (1 - beta2) * update * update
-        rate = self.server_lr
         if self.variant == "corrected":
             # Both corrections in one factor of the rate, so tau is added to the uncorrected root.
-            rate *= math.sqrt(1 - beta2**steps) / (1 - beta1**steps)
-        step = first / (second.like(second.flat.sqrt()) + self.tau)
-        return AdamMoments(s.model + rate * step, first, second, steps)
+            server_lr *= math.sqrt(1 - beta2**steps) / (1 - beta1**steps)
+        step = first / (second.like(second.flat.sqrt()) + tau)
+        model = s.model + server_lr * step
+        return replace(s, model=model, first=first, second=second, steps=steps)

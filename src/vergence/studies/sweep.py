@@ -50,7 +50,10 @@ WORK = ".trials"
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A finished sweep: every method's trials, how the best was chosen, and the privacy spent."""
+    """A finished sweep: every method's trials, how the best was chosen, and the privacy spent.
+
+    `unseen` are the people on whose validation data the best was chosen; nobody: on everybody's.
+    """
 
     out: Path
     sweep: SweepSettings
@@ -59,6 +62,7 @@ class SweepResult:
     tuning: Tuning
     methods: Mapping[str, MethodTrials]
     privacy: Sequence[str] = ()
+    unseen: Sequence[str] = ()
 
 
 def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
@@ -92,7 +96,9 @@ def sweep(experiment: Experiment, out: Path | str) -> SweepResult:
             about = results.provenance(loaded.raw, loaded.sha, made["code"], files)
             results.write_json(out / "provenance.json", about)
             results.write_toml(out / CONFIG, experiment.table)
-        study = TrialStudy(out, seen, loaded, made, entries, Log(out / TRIALS, points))
+        unseen = experiment.sweep.unseen_people(loaded.ready.clients)
+        log = Log(out / TRIALS, points)
+        study = TrialStudy(out, seen, loaded, made, entries, log, unseen)
         try:
             run_trials(study)
         except KeyboardInterrupt:
@@ -181,7 +187,7 @@ def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:
         tuple(study.loaded.ready.clients),
         chosen.seed,
         chosen.digest(),
-        "validation",
+        "unseen" if study.unseen else "validation",
         study.experiment.plan.seeds,
         chosen.metric,
     )
@@ -191,7 +197,7 @@ def conclude(experiment: Experiment, study: TrialStudy) -> SweepResult:
     }
     metric = task.headline if chosen.metric == "headline" else "score"
     privacy = Spendings(out / SPENT, study.experiment.plan).lines()
-    found = SweepResult(out, chosen, metric, lower, tuning, methods, privacy)
+    found = SweepResult(out, chosen, metric, lower, tuning, methods, privacy, study.unseen)
     # Without the sweep: its winners are ordinary experiments.
     base = {
         k: v
@@ -249,9 +255,13 @@ def show(result: SweepResult, console: Console) -> None:
     """
     tuning = result.tuning
     lower = ", lower is better" if result.lower else ""
+    count, seeds = len(tuning.people), plural(len(tuning.seeds), "seed")
+    over = plural(count, "person")
+    if result.unseen:
+        others = plural(count - len(result.unseen), "other")
+        over = f"{plural(len(result.unseen), 'unseen client')} of models trained on {others},"
     console.print(
-        f"{metric_name(result.metric)} on validation data: mean over "
-        f"{plural(len(tuning.people), 'person')} and {plural(len(tuning.seeds), 'seed')}{lower}; "
+        f"{metric_name(result.metric)} on validation data: mean over {over} and {seeds}{lower}; "
         f"{tuning.search} search, {plural(tuning.trials, 'trial')} of every method",
         style="bold",
         soft_wrap=True,

@@ -22,6 +22,8 @@ from vergence.errors import DataError, PartialRun, StateError
 from vergence.experiment import provenance
 from vergence.experiment.schema import Experiment, Table, build_method
 from vergence.experiment.search_space import Point
+from vergence.experiment.starting_model import refuse_overlap
+from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import Loaded
 from vergence.metrics.intervals import with_number
 from vergence.results import write as results
@@ -97,7 +99,10 @@ class Log:
 
 @dataclass(frozen=True)
 class TrialStudy:
-    """A running sweep: the experiment as trials run it, its data, every trial's method, the log."""
+    """A running sweep: the experiment as trials run it, its data, every trial's method, the log.
+
+    `unseen` are the people on whom no trial trains; if there are any, trials are scored on them.
+    """
 
     out: Path
     experiment: Experiment
@@ -105,6 +110,7 @@ class TrialStudy:
     stamp: Mapping[str, str]
     entries: Mapping[str, Sequence[Table]]
     log: Log
+    unseen: Sequence[str] = ()
 
 
 def on_validation(experiment: Experiment) -> Experiment:
@@ -124,7 +130,10 @@ def on_validation(experiment: Experiment) -> Experiment:
     plan.presence.check(federation.clients)
     plan.delivery.check_clients(federation.clients)
     people = {}
-    for person in chosen.participants(federation.clients):
+    taking_part = chosen.participants(federation.clients)
+    unseen = chosen.unseen_people(taking_part)
+    refuse_overlap(experiment.model.start, federation.name, unseen)
+    for person in taking_part:
         splits = federation.people[person]
         count = len(splits.val)
         if count < 2:
@@ -134,8 +143,12 @@ def on_validation(experiment: Experiment) -> Experiment:
             )
         # Alternately: halves would be of different parts of a recording.
         steer, score = (splits.val.subset(torch.arange(i, count, 2)) for i in (0, 1))
+        if person in unseen:
+            # Nothing is decided on them: thresholds are fitted to those who train.
+            score = splits.val
         people[person] = Splits(splits.train, steer, score)
-    gone = {client: since for client, since in plan.presence.gone.items() if client in people}
+    training = people.keys() - unseen
+    gone = {client: since for client, since in plan.presence.gone.items() if client in training}
     # A trial is scored once, at its end, on everybody: other measurements would cost time, but for
     # those by which early stopping ends a run. They are of the samples to steer by.
     plan = replace(
@@ -161,6 +174,7 @@ def run_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
     folder = RunDirectory(path, {**study.stamp, "config": sha})
     folder.open()
     names = ("score", task.headline)
+    trained_on = [p for p in study.loaded.ready.clients if p not in study.unseen]
     try:
         method.check(task)
         # An interruption after the last round leaves only the scoring to do.
@@ -168,13 +182,19 @@ def run_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
             run_rounds(
                 method,
                 task,
-                federation=study.loaded.ready,
+                federation=study.loaded.ready.only(trained_on),
                 plan=experiment.plan,
                 folder=folder,
                 tick=tick,
             )
-        people = results.person_means(path)
+        people: Mapping[str, Mapping[str, float]] = results.person_means(path)
         wrong = diverged(path, people, names)
+        if study.unseen:
+            one = replace(experiment, methods={"": method})
+            trained = read_run(path, seed, one).on_data(study.loaded.ready)
+            scores = {p: trained.unseen_client(p, trained_on)["P0"] for p in study.unseen}
+            people = {name: {p: own[name] for p, own in scores.items()} for name in names}
+            wrong = wrong or diverged(path, people, names)
     # Damaged files and interruptions are not the settings' fault.
     except (StateError, PartialRun):
         raise
