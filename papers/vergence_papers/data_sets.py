@@ -141,7 +141,8 @@ class Ground:
             `window_rate`: the same where windows are to restart while masks grow; `windows`: what
             else differs there; `mu`: FedProx's;
             `server`: FedAdam's options, fitted to the size of a first update
-            (docs/how-to/reproduce.md);
+            (docs/reference/methods/fedadam.md), and `average`: FedAvg's; either may have a client
+            rate of its own; `server_small`: FedAdam's for clients that train at a rate of 1e-3;
             `server_printed`: the same for clients that train at the adaptive-FL paper's rate;
             `networks`: the SplitFed thesis's Models 1 to 3, or what stands in their place, with
             their local training, `narrow` being Model 2 with few features at a deep cut; of video

@@ -337,7 +337,8 @@ def left_out(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     for config in sorted((out / protocols.LEAVE / "folds").glob("*/config.toml")):
         _same(config.parent, experiment.table)
     scene = StudyScene(experiment, validate(experiment), out, Console(stderr=True))
-    folder = protocols.leave_one_out(replace(scene, folds=min(part.folds, len(scene.people))))
+    folds = part.folds if part.folds < len(scene.people) else 0
+    folder = protocols.leave_one_out(replace(scene, folds=folds))
     study = read_study(folder)
     return PartResult(scores_of(study, part.suffix), study)
 

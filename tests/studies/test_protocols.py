@@ -517,3 +517,21 @@ def test_splits_that_there_are_not(tmp_path):
         data_splits(lone, (0, 1))
     with pytest.raises(ConfigError, match="two or more different split seeds"):
         go(tmp_path, "splits", tmp_path / "out", PICTURES, split_seeds=(0, 0))
+
+
+def test_people_left_out_in_folds_are_scored_by_the_fold_without_them(tmp_path):
+    """Three people in two folds; turns of everybody are there once, also of the last and first."""
+    experiment = load(write(tmp_path, TEXT), ['methods=["fedavg"]', "run.seeds=[0]"])
+    scene = protocols.StudyScene(experiment, validate(experiment), tmp_path, Console(), folds=2)
+    folder = protocols.leave_one_out(scene)
+    run = read(folder / "fedavg").runs[0]
+    ends = {"p00": "p00-p02", "p01": "p01", "p02": "p00-p02"}
+    assert run.results["folds"] == {p: f"../folds/{end}/fedavg" for p, end in ends.items()}
+    fold = read_run(folder / "folds" / "p00-p02" / "fedavg", 0).on_data(scene.loaded.ready)
+    expected = fold.unseen_client("p02", ["p01"])["P0"]["error"]
+    assert run.scores("error")["p02"] == expected
+    turns = [(r["client"], r["round"]) for r in rows(folder / "fedavg" / "turns.csv")]
+    assert len(turns) == len(set(turns))
+    assert {client for client, _ in turns} == set(PEOPLE)
+    with pytest.raises(ConfigError, match="2 to 3 folds"):
+        protocols.leave_one_out(replace(scene, folds=5))
