@@ -200,15 +200,15 @@ def test_nobody_replied(method):
 
 
 def test_auto_by_hand():
-    """rms(D1) = sqrt((.04 + .16) / 2) = .316228: tau .0316228, rate .158114, v0 = tau^2 = .001.
+    """rms(D1) = sqrt((.04 + .16) / 2) = .316228: tau .0316228, rate .632456, v0 = tau^2 = .001.
 
-    m = [.02, -.04], v = [.00139, .00259], so w = 1 + .158114 [.02 / (.037283 + .031623),
-    -.04 / (.050892 + .031623)] = [1.045893, 0.923352].
+    m = [.02, -.04], v = [.00139, .00259], so w = 1 + .632456 [.02 / (.037283 + .031623),
+    -.04 / (.050892 + .031623)] = [1.183571, 0.693410].
     """
     method = FedAdam(adapt="auto")
     server = step(method, method.server(Numbers((1.0, 1.0))), D1)
-    assert (server.tau, server.server_lr) == pytest.approx((0.0316228, 0.158114), abs=1e-6)
-    close(server.model, [1.045893, 0.923352])
+    assert (server.tau, server.server_lr) == pytest.approx((0.0316228, 0.632456), abs=1e-6)
+    close(server.model, [1.183571, 0.693410])
 
 
 @pytest.mark.parametrize(
@@ -219,13 +219,13 @@ def test_auto_goes_on_as_the_numbers_that_it_chose_would(options):
     kind = FedAdagrad if options is None else FedAdam if options else FedYogi
     auto = kind(adapt="auto", **(options or {}))
     size = math.sqrt(0.1)
-    fixed = kind(tau=0.1 * size, server_lr=0.5 * size, **(options or {}))
+    fixed = kind(tau=0.1 * size, server_lr=2 * size, **(options or {}))
     mine, theirs = (m.server(Numbers((1.0, 1.0))) for m in (auto, fixed))
     for update in (D1, D2, (3.0, 1.0)):
         mine, theirs = step(auto, mine, update), step(fixed, theirs, update)
         for part in ("model", "first", "second"):
             close(getattr(mine, part), getattr(theirs, part).flat.tolist())
-    assert auto.server_metrics(mine) == pytest.approx({"tau": fixed.tau, "server_lr": size / 2})
+    assert auto.server_metrics(mine) == pytest.approx({"tau": fixed.tau, "server_lr": 2 * size})
     assert fixed.server_metrics(theirs) == {}
 
 
@@ -258,11 +258,12 @@ def test_auto_refuses_numbers_of_ones_own(key):
 @pytest.mark.parametrize(
     ("options", "noun"),
     [
-        ({"tau": 0.3, "server_lr": 0.9}, "overshoot"),
-        ({"tau": 0.03, "server_lr": 0.4}, "overshoot"),
+        ({"tau": 0.4, "server_lr": 0.9}, "overshoot"),
+        ({"tau": 0.03, "server_lr": 1.3}, "overshoot"),
         ({"tau": 1.0, "server_lr": 0.5}, "hardly adapt"),
         ({"tau": 0.9, "server_lr": 0.5}, ""),
-        ({"tau": 0.03, "server_lr": 0.3}, ""),
+        ({"tau": 0.4, "server_lr": 0.3}, ""),
+        ({"tau": 0.03, "server_lr": 1.2}, ""),
     ],
 )
 @pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
@@ -273,7 +274,7 @@ def test_a_server_that_overshoots_is_warned_of_once(kind, options, noun):
     text = method.caution(start, one)
     if noun:
         numbers = ("0.32", f"tau = {options['tau']:g}", f"server_lr = {options['server_lr']:g}")
-        assert all(word in text for word in (noun, *numbers, "tau = 0.032", "server_lr = 0.16"))
+        assert all(word in text for word in (noun, *numbers, "tau = 0.032", "server_lr = 0.63"))
     else:
         assert text == ""
     assert method.caution(one, step(method, one, D1)) == ""

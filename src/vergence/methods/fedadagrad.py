@@ -22,7 +22,7 @@ class FedAdagrad(AdaptiveServer):
         tau: floor of the denominator; v starts at tau^2.
         weights: clients count equally, or by their samples.
         adapt: `fixed` takes `tau` and `server_lr` as they are; `auto` sets them to a tenth and to
-            half of the root mean square of the first D, and keeps them.
+            twice the root mean square of the first D, and keeps them.
 
     Source: Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, FedAdagrad.
     """
@@ -38,7 +38,7 @@ class FedAdagrad(AdaptiveServer):
         # Algorithm 2 asks for v_{-1} >= tau^2, and this is the smallest that it allows.
         return Moments(model, model * 0.0, model * 0.0 + self.tau**2)
 
-    def moved(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
+    def optimizer_step(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
         """Return the server's state after Adagrad's step along the clients' mean update."""
         first = self.beta1 * s.first + (1 - self.beta1) * update
         second = s.second + update * update

@@ -37,7 +37,7 @@ class FedAdam(AdaptiveServer):
             0 and corrects the bias of both moments, as Kingma and Ba do.
         weights: clients count equally, as in the gaze paper, or by their samples.
         adapt: `fixed` takes `tau` and `server_lr` as they are; `auto` sets them to a tenth and to
-            half of the root mean square of the first D, and keeps them.
+            twice the root mean square of the first D, and keeps them.
 
     Source: Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, FedAdam; for
     gaze arXiv 2211.07330, Algorithm 1, lines 18-23.
@@ -58,7 +58,7 @@ class FedAdam(AdaptiveServer):
         floor = self.tau**2 if self.variant == "reddi" else 0.0
         return AdamMoments(model, model * 0.0, model * 0.0 + floor)
 
-    def moved(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
+    def optimizer_step(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
         """Return the server's state after Adam's step along the clients' mean update."""
         assert isinstance(s, AdamMoments | AutoMoments)
         beta1, steps = self.beta1, s.steps + 1
