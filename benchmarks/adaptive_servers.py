@@ -39,6 +39,7 @@ SHARES = (
     ("reddi", 0.03, 2.0),
     ("reddi", 0.3, 0.5),
     ("reddi", 3.0, 9.0),
+    ("seed_exact", 3.0, 9.0),
     ("corrected", 0.1, 0.5),
     ("corrected", 0.1, 1.0),
 )
