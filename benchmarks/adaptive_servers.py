@@ -42,6 +42,9 @@ SHARES = (
     ("seed_exact", 3.0, 9.0),
     ("corrected", 0.1, 0.5),
     ("corrected", 0.1, 1.0),
+    ("corrected", 0.1, 2.0),
+    ("seed_exact", 0.1, 0.5),
+    ("seed_exact", 0.1, 2.0),
 )
 """Variant, tau and server_lr, the last two in root mean squares of the first mean update."""
 UNSEEN = ("p00", "p03", "p06", "p09")

@@ -204,7 +204,7 @@ class SweepSettings:
                 f"sweep: people asks for {count:,} of {len(clients):,} people, and at most "
                 f"{min(len(clients), MANY):,} are allowed; give fewer"
             )
-        return self._drawn("people", count, clients)
+        return self._draw("people", count, clients)
 
     def unseen_people(self, people: Sequence[str]) -> list[str]:
         """Return those of `people` on whom no trial trains, in their order.
@@ -215,7 +215,7 @@ class SweepSettings:
         unseen = (
             self._named("unseen", self.unseen, people)
             if isinstance(self.unseen, tuple)
-            else self._drawn("unseen", min(self.unseen, len(people)), people)
+            else self._draw("unseen", min(self.unseen, len(people)), people)
         )
         if len(unseen) == len(people):
             raise ConfigError(
@@ -230,7 +230,7 @@ class SweepSettings:
                 raise ConfigError(f"sweep: {key}: nobody is '{name}'{suggest(name, people)}")
         return sorted(names, key=people.index)
 
-    def _drawn(self, key: str, count: int, people: Sequence[str]) -> list[str]:
+    def _draw(self, key: str, count: int, people: Sequence[str]) -> list[str]:
         rng = RandomStream("sweep", self.seed, key).numpy()
         return [people[int(i)] for i in sorted(rng.choice(len(people), count, False))]
 
