@@ -12,7 +12,7 @@ from vergence_papers.claims import Claim, Pair
 from vergence_papers.data_sets import DEFAULT, GROUNDS
 from vergence_papers.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "2f2d619ada181adb00befe313d34036699644afd6f2a24b76603a02d4225448c"
+GOLDEN = "aeaff7013013e0d78650a8c2ae4267bdd94fac69d465702050c5f7da165abcdf"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"
@@ -69,7 +69,7 @@ def plain(value):
 def test_every_printed_number_and_claim_is_what_it_was():
     told = [plain(table) for _, table in sorted(command.TABLES.items())]
     found = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    assert (len(told), found) == (62, GOLDEN)
+    assert (len(told), found) == (63, GOLDEN)
 
 
 def test_every_table_of_every_file_is_tested_by_a_command():
