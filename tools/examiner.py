@@ -25,7 +25,8 @@ from scipy import stats
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 GAIN, LAST, ERRORS, FULL, TIE = 0.01, 1 / 3, 3.0, 0.99, 1e-12
-REFERENCES = ("other people", "people")
+REFERENCES = ("other people", "people", "kernel ridge alone", "nearest picture")
+"""Rows beside the priors that are none: what others did, and learners of a person's own samples."""
 WORDS = ("holds", "contradicted", "not shown", "different", "no difference shown")
 """Verdicts that need numbers beside them."""
 SENTENCE = re.compile("; (different|no difference shown) [(]Holm's p")

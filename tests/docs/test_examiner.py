@@ -88,6 +88,14 @@ def test_a_word_changed_by_hand_is_found(tmp_path, rows, curves, word, interval)
         assert f"the page says '{other}'" in wrong[0]
 
 
+@pytest.mark.parametrize("name", ["kernel ridge alone", "nearest picture", "other people"])
+def test_a_learner_of_own_samples_and_other_people_are_no_constant(tmp_path, name):
+    """Neither row need be better than these, by which both would have learned nothing."""
+    rows, curves, word, interval = CASES[0]
+    best = {f"prior: {name}": (90, 90, 90)}
+    assert examined(tmp_path, {**rows, **best}, curves, word, interval) == ("agrees", [])
+
+
 def test_changed_numbers_are_found(tmp_path):
     """One person's score, the prior, the curve, a row left out, and a claim left out."""
     rows, curves, word, interval = CASES[0]
