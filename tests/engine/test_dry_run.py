@@ -1,5 +1,6 @@
 """The dry run of a method's turns: which trainings it notes, and what it refuses."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from vergence.core.requests import Compute, Fit, Mean, Step
 from vergence.engine.protections import dry_run as rehearsal
 from vergence.engine.protections.dry_run import dry_run, processor_work, unprotected
 from vergence.errors import ConfigError
+from vergence.methods.fedselect import FedSelect
 from vergence.models.linear import Linear
 from vergence.privacy.dp.dp_sgd_solver import TrainingPass
 from vergence.tasks.toy import ToyTask
@@ -94,6 +96,16 @@ def test_trainings_of_the_first_verb_count_each_round_and_others_once():
     assert whole.metrics == {"loss": 0.0, "score": 0.0}
     assert (part.examples, part.steps) == (4, 1)
     assert mean.tolist() == pytest.approx([0.3, 0.65])
+
+
+@pytest.mark.parametrize("rule", ["published", "restated"])
+def test_a_method_that_asks_for_more_once_it_has_a_state_is_counted_by_that(rule):
+    """FedSelect trains all entries at once at first, later personal and shared ones in turns."""
+    method = FedSelect(LOCAL, rule=rule, rate=1.0, limit=0.5)
+    once = replace(LOCAL, epochs=1)
+    parts = [TrainingPass(once, 1.0, 7)] * (2 * LOCAL.epochs)
+    expected = parts if rule == "published" else [TrainingPass(LOCAL, 1.0, 7)]
+    assert dry_run(method, TASK, PEOPLE, 7) == tuple(expected)
 
 
 def test_what_validation_samples_say_is_computed():

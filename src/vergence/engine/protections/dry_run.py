@@ -36,8 +36,8 @@ def dry_run(
 ) -> tuple[TrainingPass, ...]:
     """Return the trainings that a run asks of every client.
 
-    The method's first declared kind of request (such as `train`) is counted once per round. Other
-    kinds are counted once per run.
+    The method's first declared kind of request (such as `train`) is counted once per round, as the
+    first or the second turn, whichever asks for more. Other kinds are counted once per run.
 
     Raises:
         ConfigError: DP-SGD does not protect the method: it uses training samples for something
@@ -72,7 +72,7 @@ def processor_work(method: Method, task: Task, federation: Federation) -> str:
 def _turns_of(
     method: Method, task: Task, federation: Federation, kind: type[_TrainingRecorder]
 ) -> list[tuple[bool, TrainingPass | str]]:
-    """Run each kind of turn twice for one client; return what was recorded the first time.
+    """Run each kind of turn twice for one client; return what the turn that asks for more does.
 
     Each result is whether the kind of turn is the first that the method declares, and a training or
     the name of work that stays on the processor.
@@ -92,10 +92,11 @@ def _turns_of(
         recorder = kind(registry_name(method), verb, site)
         handler = getattr(method, f"on_{verb}")
         state, _ = drive(handler(method.client(task), Message(verb, trees), site), recorder.answer)
-        passes += [(not number, one) for one in recorder.passes]
-        # A second time from the new state: some methods ask for more once they have a state. It
-        # must ask for nothing that is refused; each round is counted like the first.
+        first, recorder.passes = recorder.passes, []
+        # A second time from the new state: some methods ask for more once they have a state, such
+        # as two trainings once entries are personal. It must ask for nothing that is refused.
         drive(handler(state, Message(verb, trees), site), recorder.answer)
+        passes += [(not number, one) for one in max(first, recorder.passes, key=len)]
     return passes
 
 
