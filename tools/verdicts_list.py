@@ -21,15 +21,16 @@ NUMBERS = re.compile(r"\[([\d.e+-]+), ([\d.e+-]+)\]")
 COUNT = re.compile(r"\d+ of (\d+)( \w+)?")
 SAID = re.compile(r"with the mean and spread seen here, ([\d,]+) (\w+) (show|would not)")
 """What `vergence reproduce` writes since it tells this itself."""
-DATA = re.compile(r"^- data: .*?\((real|generated)\)", re.M)
+DATA = re.compile(r"^- data: (.*?) ?\((real|generated)\)", re.M)
 SEEDS = re.compile(r"^- (?:seeds: )?(\d+)(?: seeds?)?, (?:rounds: )?\d+", re.M)
 MINUTES = re.compile(r"([\d.]+) minutes in rounds")
 HEAD = """# Verdicts on the papers' claims
 
 Counted over the pages below `papers` that `vergence reproduce` wrote, by paper, by whether the data
 are recorded or generated, and by whose claims they are: the paper's, or ours about its methods. A
-claim that stands on several pages with the same numbers, as they share runs, is counted once. Hours
-are spent in rounds on two shared cores, and counted on each page. [What a verdict
+claim that stands on several pages with the same numbers, as they share runs, is counted once; one
+of several comparisons, which has no numbers of its own, once for each data set. Hours are spent in
+rounds on two shared cores, and counted on each page. [What a verdict
 means](../how-to/reproduce.md#what-a-verdict-means).
 
 A verdict needs a winner that has learned, and the numbers behind it in `results/data`, from which
@@ -72,10 +73,11 @@ class Told:
 
 @dataclass(frozen=True)
 class Page:
-    """A page of a paper: kind of data, seeds and minutes, where it tells them, and its claims."""
+    """A page of a paper: kind and name of its data, seeds and minutes, if given, and its claims."""
 
     paper: str
     kind: str
+    data: str
     seeds: int | None
     minutes: float
     lines: tuple[Told, ...]
@@ -87,7 +89,8 @@ class Page:
         kind, seeds, minutes = (told.search(text) for told in (DATA, SEEDS, MINUTES))
         return cls(
             _paper(path),
-            kind[1] if kind else "no training",
+            kind[2] if kind else "no training",
+            kind[1] if kind else "",
             int(seeds[1]) if seeds else None,
             float(minutes[1]) if minutes else 0.0,
             tuple(_lines(path)),
@@ -178,9 +181,19 @@ def _lines(path: Path) -> Iterator[Told]:
 
 
 def _once(pages: Sequence[Page]) -> list[Told]:
-    """Lines of all pages; those of one paper that say the same of the same numbers only once."""
+    """Lines of all pages; those of one paper that say the same of the same numbers only once.
+
+    A claim of several comparisons has no numbers in its own line: there the data must be the same.
+    """
     found = {
-        (page.paper, page.kind, line.text, line.better, line.interval, line.count): line
+        (
+            page.paper,
+            page.kind,
+            line.text,
+            line.interval or page.data,
+            line.better,
+            line.count,
+        ): line
         for page in pages
         for line in page.lines
         if line.word

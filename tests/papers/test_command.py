@@ -85,7 +85,8 @@ def test_every_table_makes_sound_experiments(where):
         for part in one.parts if one.paper in where.papers else ():
             planned = plan(part, where, wish)
             if planned.experiment:
-                assert planned.experiment.plan.seeds == (0, 1, 2, 3, 4)
+                seeds = (0,) if where.replicates else (0, 1, 2, 3, 4)
+                assert planned.experiment.plan.seeds == seeds
                 assert planned.experiment.plan.rounds == part.rounds(where)
                 assert planned.barred == {}, "masks fill in a full run"
 
