@@ -388,7 +388,8 @@ def test_a_norm_of_each_filter_costs_as_many_times_as_there_are_filters(tmp_path
     assert (spec.scale, spec.multiple) == (pytest.approx(2), pytest.approx(0.5 / filters))
     result = run(tmp_path, method, privacy=plan.privacy)
     each = whole(result.server)[: filters * 9].view(filters, 9).abs().sum(1)
-    assert float((each - 1).abs().max()) < 1e-4
+    # The mean of several clients' filters, each of norm 1, is a little shorter.
+    assert 0.99 < float(each.min()) <= float(each.max()) <= 1
     parts = ProtectedRun(method, SMALL, PEOPLE, 2, tmp_path / "state")
     assert spent_block(plan, parts)["pixel"]["epsilon"] == pytest.approx(8 * filters)
     (promise,) = protections(plan)[0].forecast(parts)
