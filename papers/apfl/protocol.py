@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from vergence_papers.apfl.partitions import Partitions, settle_partitions
 
 from vergence.core.conversation import drive
 from vergence.core.data import Samples
@@ -31,6 +30,7 @@ from vergence.results.read import Run
 from vergence.results.verdict_rules import count_test_images
 from vergence_papers.claims import PRIOR, TablePart
 from vergence_papers.data_sets import FRIENDS
+from vergence_papers.partitions import Partitions, settle_partitions
 from vergence_papers.running import PartResult, load_or_measure
 
 OWN, POOLED, HARMONIC = "accuracy", "pooled_accuracy", "harmonic_accuracy"
