@@ -7,6 +7,9 @@ import pytest
 
 from tests.drills.deployment import CLIENTS, TABLE, deployed, fedcpf, simulated
 
+FEDSELECT = {"name": "fedselect", "rule": "published"}
+"""With its rule, as `vergence deploy init` writes it: a folder without one is an older run's."""
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),  # a busy machine takes minutes to start ten processes
@@ -22,7 +25,7 @@ def deployment(tmp_path):
 
 @pytest.mark.ci
 def test_the_same_bits_as_the_simulator_over_tls_with_node_keys(deployment, tmp_path):
-    table = {**TABLE, "methods": [*TABLE["methods"], "fedselect", "scaffold", "splitfed"]}
+    table = {**TABLE, "methods": [*TABLE["methods"], FEDSELECT, "scaffold", "splitfed"]}
     deployment.hand_out(table)
     served = deployment.serve()
     joined = [deployment.join(name) for name in CLIENTS]
