@@ -21,6 +21,7 @@ import torch
 
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
+from vergence.core.method import root_mean_square
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
@@ -100,7 +101,7 @@ def error(
             update = own if update is None else update + own
         assert update is not None
         update = update * (1 / len(train))
-        first = first or float(update.flat.double().square().mean().sqrt())
+        first = first or root_mean_square(update)
         if method is None:
             model = model + update
         else:
@@ -127,10 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "method": {"name": "fedavg"},
     }
     experiment = check(table)
-    ready, task = (
-        validate(experiment).ready,
-        experiment.task(100 if federation.get("root") else 201),
-    )
+    ready = validate(experiment).ready
+    task = experiment.task(100 if federation.get("root") else 201)
     unseen = UNSEEN if federation.get("root") else ready.clients[6:]
     sys.stdout.write("client rate,server,tau,server_lr,error,first update\n")
     for lr in rates:

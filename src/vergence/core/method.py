@@ -180,8 +180,7 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     finish_verbs: ClassVar[tuple[str, ...]] = ()
     """Kinds of request (verbs) that `finish` uses.
 
-    In a run with secure sums, clients answer no other kind after the last round. In a deployment
-    they answer nothing then if this is empty.
+    In a deployment, clients answer no other kind of turn after the last round.
     """
 
     @property
