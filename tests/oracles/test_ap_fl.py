@@ -283,3 +283,9 @@ def test_another_vector_table_is_refused():
 def test_without_a_base_method_there_is_nothing_to_go_over():
     with pytest.raises(ConfigError, match="give base"):
         GlobalMemory(LOCAL)
+
+
+def test_reports_say_that_classes_of_somebody_are_told_to_everybody():
+    own, every = (replace(SMALL, friend_classes=kind) for kind in ("own", "all"))
+    assert "which classes somebody has" in every.trees["generator"].title
+    assert "which classes somebody has" not in own.trees["generator"].title

@@ -178,7 +178,11 @@ class GlobalMemory(Method[Memory, Befriended]):
         ends = {verb: type(self).exposure[verb] for verb in ("tell", "befriend")}
         # Hooks and guards look at a method's own tables, so those of the base are merged in.
         object.__setattr__(self, "exposure", {**self.base_method.exposure, **ends})
-        object.__setattr__(self, "trees", {**self.base_method.trees, **type(self).trees})
+        own = dict(type(self).trees)
+        if self.friend_classes == "all":
+            title = f"{own['generator'].title}, and which classes somebody has"
+            own["generator"] = replace(own["generator"], title=title)
+        object.__setattr__(self, "trees", {**self.base_method.trees, **own})
         object.__setattr__(self, "setup_verbs", self.base_method.setup_verbs)
         object.__setattr__(self, "finish_verbs", (*self.base_method.finish_verbs, *ends))
 
