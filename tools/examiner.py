@@ -148,7 +148,9 @@ def in_place(numbers: Numbers, claim: Mapping[str, str]) -> tuple[str, bool]:
     above = [True if p else t[0] for p, t in zip(prior, told, strict=True)]
     gains = [0.0 if p else numbers.gain(side) for p, side in zip(prior, sides, strict=True)]
     lost = any(b and g == 0 and not p for (_, b), g, p in zip(told, gains, prior, strict=True))
-    if any(a is None for a in above):
+    winner = int((means[1] > means[0]) != lower and means[0] != means[1])
+    asked = above if float(claim["within"]) > 0 else [above[winner]]
+    if any(a is None for a in asked):
         return "open", lost
     if not any(above):
         return "neither learned", lost
@@ -156,9 +158,7 @@ def in_place(numbers: Numbers, claim: Mapping[str, str]) -> tuple[str, bool]:
         return "not trained", lost
     if any(math.isnan(g) for g in gains):
         return "open", lost
-    winner = int((means[1] > means[0]) != lower and means[0] != means[1])
-    unlearned = not above[winner] or (float(claim["within"]) > 0 and not all(above))
-    return ("winner not learned" if unlearned else ""), lost
+    return ("" if all(asked) else "winner not learned"), lost
 
 
 def ends_of(numbers: Numbers, claim: Mapping[str, str], margin: float) -> tuple[float, ...]:

@@ -312,16 +312,18 @@ def learning_curves(outcome: ReproducedTable) -> Figure | None:
     """Draw the mean score of every row over rounds, and that of the priors, in one metric.
 
     Rows that are read off the runs of others, such as those of people left out, have the curve by
-    which their training is judged; a curve of several rows is drawn once. None: nobody was measured
-    between rounds.
+    which their training is judged; a curve of several rows is drawn once, and named after the row
+    whose score it ends at. None: nobody was measured between rounds.
     """
     studies = {result.study.headline: result.study for result in outcome.results.values()}
     (metric, study), *_ = studies.items()
     sign = -1 if metric in study.lower_is_better else 1
-    by_curve: dict[Any, list[str]] = {}
+    by_curve: dict[Any, list[tuple[float, str]]] = {}
     for label, (at, values) in outcome.evidence.curves.items():
         if len(at) > 1:
-            by_curve.setdefault((tuple(at), tuple(values)), []).append(outcome.name(label))
+            people = outcome.evidence.scores.get(label, {}).get(metric) or {"": np.inf}
+            gap = abs(float(np.mean([*people.values()])) - sign * values[-1])
+            by_curve.setdefault((tuple(at), tuple(values)), []).append((gap, label))
     if not by_curve or len(studies) > 1:
         return None
     page = canvas(7.4, 3.8)
@@ -331,7 +333,7 @@ def learning_curves(outcome: ReproducedTable) -> Figure | None:
         shown = [sign * scale(metric) * value for value in values]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         style = {"marker": marker, "markersize": 3, "color": colour}
-        axes.plot(at, shown, label=names[0] + more, **style)
+        axes.plot(at, shown, label=outcome.name(min(names)[1]) + more, **style)
     for (label, people), dash in zip(
         outcome.evidence.priors(metric).items(), ((2, 2), (5, 2), (1, 3), (7, 3)), strict=False
     ):

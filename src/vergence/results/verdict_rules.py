@@ -295,7 +295,9 @@ def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool =
         return "ceiling"
     if equal:
         return "same run"
-    if unknown := [row for row in rows if row.learned is None]:
+    winner = max(rows, key=lambda row: row.mean)
+    asked = rows if both else (winner,)
+    if unknown := [row for row in asked if row.learned is None]:
         return f"open ({'no spread' if all(row.prior for row in unknown) else 'no baseline'})"
     if not (one.learned or other.learned):
         return "neither learned"
@@ -303,7 +305,6 @@ def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool =
         return f"not trained (gaining {fastest:.2g} a round)"
     if any(math.isnan(row.gaining) for row in rows):
         return "open (not recorded)"
-    winner = max(rows, key=lambda row: row.mean)
-    if not winner.learned or (both and not (one.learned and other.learned)):
+    if not all(row.learned for row in asked):
         return "winner not learned"
     return ""
