@@ -133,6 +133,12 @@ def test_ceiling_and_images(tmp_path):
     assert found(*same, "not testable here", "[\u2013, \u2013]", 0) == "agrees", "no width"
     assert found((0.995,) * 3, (1.0,) * 3, "ceiling", "[\u22120.01, 0.00]", 500) == "agrees"
     assert found((0.13,) * 3, (0.11,) * 3, "neither learned", "[\u22120.02, 0.06]", 500) == "agrees"
+    # a learns to between .5 and .7; b always has 0: by .6, .1 times 4.30 / sqrt(3) at either side.
+    assert found((0.5, 0.6, 0.7), (0.0,) * 3, "holds", "[0.35, 0.85]", 0) == "agrees"
+    assert (
+        found((0.0,) * 3, (0.5, 0.6, 0.7), "contradicted", "[\u22120.85, \u22120.35]", 0)
+        == "agrees"
+    )
 
 
 def test_a_verdict_without_numbers_fails(tmp_path):
