@@ -12,7 +12,7 @@ from vergence_papers.claims import Claim, Pair
 from vergence_papers.data_sets import DEFAULT, GROUNDS
 from vergence_papers.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "aeaff7013013e0d78650a8c2ae4267bdd94fac69d465702050c5f7da165abcdf"
+GOLDEN = "ec8aac18ce9c5ab86974b8caca58f3609ee94ea8f2a2798e2636c3aedefa4629"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"
