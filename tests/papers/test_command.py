@@ -235,8 +235,8 @@ def test_masks_that_cannot_fill_are_told():
             (
                 "ego_synthetic is generated",
                 "say which data DIR holds with --on",
-                "(osie, gazecom, mpiigaze_crops, mpiigaze_crops_100, mpiigaze_crops_300, ",
-                "mpiigaze, egtea, ego4d, egtea_paper, ego4d_paper)",
+                "(osie, gazecom, hevc_video, mpiigaze_crops, mpiigaze_crops_100, ",
+                "mpiigaze_crops_300, mpiigaze, egtea, ego4d, egtea_paper, ego4d_paper)",
             ),
         ),
         ("adaptive", None, "x", ("--on (mpiigaze_crops, mpiigaze)",)),
