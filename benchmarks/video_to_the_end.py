@@ -4,9 +4,10 @@
         --clips docs/results/video_clips.csv
 
 VERGENCE_DATA names the folder with `hevc_video`: the first eight of its 24 viewers, for time, with
-23 clips to train on, 3 for validation and 7 to test on, the same for everybody. A step trains on 72
-frames (three windows of 24, causal network) or on 64 (eight windows of 8: the windowed network, and
-once the causal one).
+23 clips to train on, 3 for validation and 7 to test on, the same for everybody. With `--set
+gazecom` it is the one with `gazecom_video`, of whose 36 viewers the first eight count, with 12, 2
+and 4 clips. A step trains on 72 frames (three windows of 24, causal network) or on 64 (eight
+windows of 8: the windowed network, and once the causal one).
 Everybody trains in rounds of 10 steps until the mean NSS on validation clips has not improved for
 30 steps, or for 15 rounds, and the scores are those of the evaluation with the best validation NSS.
 Fine-tuning trains for as many rounds as FedAvg did, and then for two epochs. All rows have one
@@ -40,7 +41,11 @@ from vergence.metrics import saliency
 from vergence.metrics.map_priors import static_priors
 
 GRID = (24, 40)
-VIEWERS = [f"v{number:02d}" for number in range(8)]
+SETS = {
+    "hevc_video": (vg.data.HEVCVideo, "hevc_video", [f"v{number:02d}" for number in range(8)]),
+    "gazecom": (vg.data.GazeCom, "gazecom_video", [f"P{number:02d}" for number in range(1, 9)]),
+}
+"""Name -> class of the data, its folder, and the viewers that are measured."""
 LOCAL = vg.LocalTraining(steps=10, optimizer="adamw", lr=3e-3, weight_decay=0.01)
 STOPPING = vg.EarlyStopping(patience=3)
 ROUNDS, TUNING_EPOCHS = 15, 2
@@ -87,20 +92,23 @@ def task(model: str) -> Video:
     return Video(MODELS[model][0], criterion="kl", **how)
 
 
-def viewers(model: str) -> vg.Federation:
+def viewers(model: str, data: str) -> vg.Federation:
     """Return the viewers, with windows as long as the network takes them."""
-    root = Path(os.environ.get("VERGENCE_DATA", "VERGENCE_DATA")) / "hevc_video"
-    return vg.data.HEVCVideo(window=MODELS[model][1], people=tuple(VIEWERS)).load(str(root))
+    dataset, folder, people = SETS[data]
+    root = Path(os.environ.get("VERGENCE_DATA", "VERGENCE_DATA")) / folder
+    return dataset(window=MODELS[model][1], people=tuple(people)).load(str(root))
 
 
-def train(model: str, name: str, rounds: int) -> tuple[list[dict[str, Any]], pd.DataFrame]:
+def train(
+    data: str, model: str, name: str, rounds: int
+) -> tuple[list[dict[str, Any]], pd.DataFrame]:
     """Train one row to the end; fine-tuning begins after `rounds`.
 
     Returns:
         The two lines of the file, and those of the clips.
     """
     began = sum(os.times()[:4])
-    everybody, batch = viewers(model), MODELS[model][2]
+    everybody, batch = viewers(model, data), MODELS[model][2]
     method, tuning = replace(METHODS[name], local=replace(LOCAL, batch=batch)), 0
     how: dict[str, Any] = {"rounds": ROUNDS, "evaluate_every": 1, "early_stopping": STOPPING}
     if isinstance(method, vg.methods.FedAvgFT):
@@ -126,9 +134,9 @@ def train(model: str, name: str, rounds: int) -> tuple[list[dict[str, Any]], pd.
     ], clips.rename_axis("clip").reset_index().assign(model=model, method=name)
 
 
-def baselines() -> list[dict[str, Any]]:
+def baselines(data: str) -> list[dict[str, Any]]:
     """Return the rows without learning, of the windows of the causal network."""
-    everybody, scored = viewers("causal"), task("causal")
+    everybody, scored = viewers("causal", data), task("causal")
     maps = static_priors(everybody, *GRID)
     rows = []
     for name, prior in (
@@ -155,7 +163,8 @@ def table(runs: Path, clips: Path) -> pd.DataFrame:
     a share of the NSS alone, for the viewer for whom it is largest.
     """
     every = pd.read_csv(runs).fillna({"model": ""})
-    nss = every.set_index([*KEYS, "prior"])[VIEWERS]
+    nss = every.set_index(FACTS)
+    nss.index = nss.index.droplevel(FACTS[3:])
     by_clip = pd.read_csv(clips).set_index([*KEYS, "clip"]).sort_index()
     alone = ("causal", "alone")
     rows = []
@@ -187,25 +196,31 @@ def table(runs: Path, clips: Path) -> pd.DataFrame:
 def main() -> None:
     """Measure what is missing, or write the table."""
     asked = options(
-        __doc__, out="runs/video_to_the_end.csv", clips="runs/video_clips.csv", tables=""
+        __doc__,
+        out="runs/video_to_the_end.csv",
+        clips="runs/video_clips.csv",
+        tables="",
+        set="hevc_video",
     )
     torch.set_num_threads(1)
     out, clips = Path(asked.out), Path(asked.clips)
     if asked.tables:
         made = table(out, clips)
-        made.to_csv(Path(asked.tables) / "video_to_the_end.csv", index=False)
+        name = "video_to_the_end" if asked.set == "hevc_video" else f"video_{asked.set}"
+        made.to_csv(Path(asked.tables) / f"{name}.csv", index=False)
         print(made.to_string(index=False))
         return
+    columns = [*FACTS, *SETS[asked.set][2]]
     if not out.exists():
-        append(out, baselines(), [*FACTS, *VIEWERS])
+        append(out, baselines(asked.set), columns)
     for model, name in ROWS:
         every = pd.read_csv(out)
         rounds = every[(every.model == model) & (every.prior == "none")].set_index("method")
         if name not in rounds.index:
             common = int(rounds["round"].get("FedAvg", ROUNDS))
-            rows, by_clip = train(model, name, common)
-            append(out, rows, [*FACTS, *VIEWERS])
-            append(clips, by_clip, [*KEYS, "clip", *VIEWERS])
+            rows, by_clip = train(asked.set, model, name, common)
+            append(out, rows, columns)
+            append(clips, by_clip, [*KEYS, "clip", *SETS[asked.set][2]])
 
 
 if __name__ == "__main__":
