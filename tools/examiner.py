@@ -120,8 +120,11 @@ def learned(numbers: Numbers, labels: str, metric: str, lower: bool) -> tuple[bo
     return (above if known else None), not above and any(high < 0 for _, high in ends)
 
 
-def in_place(numbers: Numbers, claim: Mapping[str, str]) -> tuple[str, bool]:
-    """Words in the place of a verdict on a pair, "" for none, and whether a row is destroyed."""
+def in_place(numbers: Numbers, claim: Mapping[str, str], tested: bool = False) -> tuple[str, bool]:
+    """Words in the place of a verdict on a pair, "" for none, and whether a row is destroyed.
+
+    `tested`: the pair is of a table of tests, for which both rows must have finished.
+    """
     gate, lower = claim["gate"], claim["gate_lower"] == "1"
     if not gate:
         return "", False
@@ -154,11 +157,27 @@ def in_place(numbers: Numbers, claim: Mapping[str, str]) -> tuple[str, bool]:
         return "open", lost
     if not any(above):
         return "neither learned", lost
-    if max([g for g in gains if not math.isnan(g)], default=0.0) > 0:
+    judged = not tested and above[winner] and out_of_reach(numbers, claim, sides[1 - winner])
+    if max([g for g in gains if not math.isnan(g)], default=0.0) > 0 and not judged:
         return "not trained", lost
     if any(math.isnan(g) for g in gains):
         return "open", lost
     return ("" if all(asked) else "winner not learned"), lost
+
+
+def out_of_reach(numbers: Numbers, claim: Mapping[str, str], loser: str) -> bool:
+    """Whether a worse row, gaining on as in its last third, stays behind for as many rounds again.
+
+    Behind the end of the interval that is nearer to 0; False if that includes 0, or if rows are
+    said to be alike, or no worse by a margin, or the curves are of another metric.
+    """
+    if claim["gate"] != claim["metric"] or float(claim["margin"]) or float(claim["within"]):
+        return False
+    low, high, *_ = ends_of(numbers, claim, 0.0)
+    curves = [numbers.curves.get(label, []) for label in loser.split("|")]
+    rounds = max((at for curve in curves for at, _ in curve), default=0)
+    prior = loser.endswith(" (prior)")
+    return (0.0 if prior else numbers.gain(loser) * rounds) < max(low, -high, 0.0)
 
 
 def ends_of(numbers: Numbers, claim: Mapping[str, str], margin: float) -> tuple[float, ...]:
@@ -231,7 +250,7 @@ def different(numbers: Numbers, pairs: Sequence[Mapping[str, str]]) -> list[str]
     for i, key in enumerate(order):
         top = holm[key] = max(top, min(1.0, chance[key] * (len(order) - i)))
     for pair in pairs:
-        words, lost = in_place(numbers, pair)
+        words, lost = in_place(numbers, pair, tested=True)
         small = holm[frozenset((pair["these"], pair["rival"]))] < 0.05
         shown = "different: destroyed" if small and lost else "different" if small else ""
         told.append(words or shown or "no difference shown")

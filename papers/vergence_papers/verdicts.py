@@ -184,7 +184,8 @@ class Evidence:
         if labels[0].endswith(PRIOR):
             return standing(mean, {}, lower, learned=True)
         curve = steepest(self.curves.get(label, ((), ())) for label in labels)
-        return standing(mean, self.priors(metric), lower, gain_a_round(*curve), images)
+        gaining, rounds = gain_a_round(*curve), max(curve[0], default=0.0)
+        return standing(mean, self.priors(metric), lower, gaining, images, rounds=rounds)
 
 
 def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -> ClaimVerdict:
@@ -203,11 +204,10 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
     gate = "" if claim.everybody else gate_of(metrics[0], ground, evidence)
     shown = metrics_of(table, ground)
     found = [
-        replace(
-            _difference(table, claim, pair, metrics[0], evidence, ground),
-            **_instead(claim, pair, gate, shown, evidence),
+        replace(told, **_instead(claim, told, gate, shown, evidence))
+        for told in (
+            _difference(table, claim, pair, metrics[0], evidence, ground) for pair in claim.pairs
         )
-        for pair in claim.pairs
     ]
     also = [
         _difference(table, claim, pair, metric, evidence, ground)
@@ -240,7 +240,7 @@ def metrics_of(table: PaperTable, ground: Ground) -> list[str]:
 
 
 def _instead(
-    claim: Claim, pair: Pair, gate: str, shown: Sequence[str], evidence: Evidence
+    claim: Claim, pair: Difference, gate: str, shown: Sequence[str], evidence: Evidence
 ) -> dict[str, str]:
     """Words in the place of a verdict on a pair, and the row that training has destroyed."""
     if not gate:
@@ -251,7 +251,10 @@ def _instead(
     mine, theirs = ({m: row[m] for m in shown if m in row} for row in told)
     equal = len(pair.these) == 1 and not claim.within and same_scores(mine, theirs)
     lost = pair.these[0] if one.destroyed else pair.rival if other.destroyed else ""
-    words = instead_of_verdict(one, other, equal, bool(claim.within))
+    # The curve by which rows still gain is that of the metric in which they must have learned.
+    finished = claim.within or claim.margin or pair.metric != gate
+    lead = 0.0 if finished else float(np.nanmax([pair.lo, -pair.hi, 0.0]))
+    words = instead_of_verdict(one, other, equal, bool(claim.within), lead)
     return {"instead": words, "destroyed": lost}
 
 

@@ -58,13 +58,15 @@ CASES = [
     ({"a": (1.1, 2, 2.9), "b": (0.9, 1.8, 2.7)}, {}, "neither learned", "[0.20, 0.20]"),
     # Row b is half of the prior: destroyed, and loses.
     ({"a": (9, 12, 15), "b": (0.5, 1, 1.5)}, {}, "holds", "[4.79, 17.21]"),
-    # 1.0 in ten rounds is more than a hundredth of 5.
+    # 1.0 in ten rounds is more than a hundredth of 5; it makes 3.0 in as many rounds again.
     (
         {"a": (9, 12, 15), "b": (5, 7, 9)},
-        {"a": RISING},
+        {"b": RISING},
         "not trained (gaining 0.10 a round)",
         "[2.52, 7.48]",
     ),
+    ({"a": (9, 12, 15), "b": (5, 7, 9)}, {"a": RISING}, "holds", "[2.52, 7.48]"),
+    ({"a": (10, 13, 16), "b": (5, 7, 9)}, {"b": RISING}, "holds", "[3.52, 8.48]"),
     ({"a": (9, 12, 15), "b": (5, 7, 9)}, {"b": {}}, "open (not recorded)", "[2.52, 7.48]"),
     ({"a": (9, 12, 15), "b": (9, 12, 15)}, {}, "same run", "[0.00, 0.00]"),
 ]
@@ -105,7 +107,7 @@ def test_changed_numbers_are_found(tmp_path):
     changes = (
         ("a,,0,c,end,nss,15", "a,,0,c,end,nss,16"),
         ("prior: centre,,0,a,end,nss,1.0", "prior: centre,,0,a,end,nss,90.0"),
-        ("a,,0,,20,curve,5.0", "a,,0,,20,curve,4.0"),
+        ("b,,0,,20,curve,5.0", "b,,0,,20,curve,4.0"),
         ("b,,0,a,end,nss,5,\n", ""),
     )
     for old, new in changes:

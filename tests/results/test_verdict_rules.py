@@ -102,6 +102,25 @@ def test_words_in_the_place_of_a_verdict(one, other, words):
     assert instead_of_verdict(other, one, equal=False) == words
 
 
+def test_a_lead_that_would_outlast_as_many_rounds_again_is_judged():
+    """The loser gains .03 in each of 10 rounds: .3 in ten more; the lead is at least .31 or .29."""
+    still = Standing(1.5, gaining=0.03, rounds=10)
+
+    def words(one, other, **how):
+        found = instead_of_verdict(one, other, equal=False, **how)
+        assert found == instead_of_verdict(other, one, equal=False, **how)
+        return found
+
+    assert words(DONE, still, lead=0.31) == ""
+    assert words(DONE, still, lead=0.29) == "not trained (gaining 0.03 a round)"
+    assert words(DONE, still) == "not trained (gaining 0.03 a round)", "the interval has 0"
+    ahead = Standing(2.0, gaining=0.1, rounds=10)
+    assert words(ahead, Standing(1.5), lead=0.1) == "", "the better row may gain"
+    assert words(ahead, Standing(1.5)) == "not trained (gaining 0.1 a round)"
+    guess = Standing(3.0, learned=False, gaining=0.1, rounds=10)
+    assert words(guess, DONE, lead=9.0) == "not trained (gaining 0.1 a round)"
+
+
 def test_equal_rows_are_one_run():
     assert same_scores({"nss": scores(1, 2, 3)}, {"nss": scores(1, 2, 3), "kld": {}})
     assert not same_scores({"nss": scores(1, 2, 3)}, {"nss": scores(1, 2, 3.001)})

@@ -55,6 +55,7 @@ class Standing:
         below: True if the row is significantly below that baseline.
         gaining: gain per round in the last third of the rounds. It is 0 if training has finished,
             and NaN if scores were not recorded by round.
+        rounds: number of rounds of training; 0 if it is unknown.
         prior: name of the best baseline without learning; "" if there is none.
     """
 
@@ -63,6 +64,7 @@ class Standing:
     learned: bool | None = True
     below: bool = False
     gaining: float = 0.0
+    rounds: float = 0.0
     prior: str = ""
 
     @property
@@ -78,6 +80,7 @@ def standing(
     gaining: float = 0.0,
     images: int = 0,
     learned: bool | None = None,
+    rounds: float = 0.0,
 ) -> Standing:
     """Compare one run with the best baseline without learning, person by person.
 
@@ -88,6 +91,7 @@ def standing(
         gaining: the run's gain per round at the end; 0: training has finished.
         images: for an accuracy, the number of test images; 0: unknown.
         learned: whether the run has learned; used only if there is no baseline.
+        rounds: number of rounds of training; 0: unknown.
     """
     known = {k: v for k, v in scores.items() if math.isfinite(v)}
     sign, mine = (-1.0 if lower else 1.0), np.array(list(known.values()))
@@ -99,12 +103,13 @@ def standing(
     mean = sign * float(mine.mean()) if known else math.nan
     full = not lower and mean >= FULL and float(mine.max()) <= 1
     if not guesses:
-        return Standing(mean, full, learned, gaining=gaining)
+        return Standing(mean, full, learned, gaining=gaining, rounds=rounds)
     name = max(guesses, key=lambda each: sign * float(guesses[each].mean()))
     ends = lead_ends(mine, guesses[name], sign, images, unit_of(list(known)) == "seed")
     above, below = any(low > 0 for low, _ in ends), any(high < 0 for _, high in ends)
     unknown = all(math.isnan(low) for low, _ in ends)
-    return Standing(mean, full, None if unknown else above, below and not above, gaining, name)
+    learned = None if unknown else above
+    return Standing(mean, full, learned, below and not above, gaining, rounds, name)
 
 
 def lead_ends(
@@ -230,10 +235,16 @@ def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
     for run in study.runs:
         # A larger budget of the same method was tried and is worse: more training would not help.
         best = best_of_budgets(study, run, metric)
-        gain = 0.0 if best else gain_a_round(*training_curve(run, metric))
+        curve = training_curve(run, metric)
+        gain = 0.0 if best else gain_a_round(*curve)
         lower = metric in run.lower_is_better
         by_label[run.label] = standing(
-            run.scores(metric), priors, lower, gain, count_test_images(run, metric)
+            run.scores(metric),
+            priors,
+            lower,
+            gain,
+            count_test_images(run, metric),
+            rounds=max(curve[0], default=0.0),
         )
     return by_label
 
@@ -280,8 +291,14 @@ def same_scores(one: Mapping[str, Scores], other: Mapping[str, Scores]) -> bool:
     )
 
 
-def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool = False) -> str:
+def instead_of_verdict(
+    one: Standing, other: Standing, equal: bool, both: bool = False, lead: float = 0.0
+) -> str:
     """Return the words that replace a verdict on two runs; "" if a verdict may be given.
+
+    Runs that still gain may be judged if the worse one could not catch up: if it gained as much in
+    every round as in its last third, and trained for as many rounds again, it would not reach the
+    end of the interval of the difference that is nearer to 0.
 
     Args:
         one: what is known about the first run alone, such as whether it has learned.
@@ -289,6 +306,7 @@ def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool =
         equal: whether all scores of the two are the same.
         both: whether both runs must have learned. If False, it is enough that the run with the
             better mean has learned.
+        lead: size of that end; 0 if the interval includes 0, or if runs must have finished.
     """
     rows = (one, other)
     if one.ceiling and other.ceiling:
@@ -296,12 +314,14 @@ def instead_of_verdict(one: Standing, other: Standing, equal: bool, both: bool =
     if equal:
         return "same run"
     winner = max(rows, key=lambda row: row.mean)
+    loser = other if winner is one else one
     asked = rows if both else (winner,)
     if unknown := [row for row in asked if row.learned is None]:
         return f"open ({'no spread' if all(row.prior for row in unknown) else 'no baseline'})"
     if not (one.learned or other.learned):
         return "neither learned"
-    if (fastest := float(np.nanmax([row.gaining for row in rows] + [0.0]))) > 0:
+    fastest = float(np.nanmax([row.gaining for row in rows] + [0.0]))
+    if fastest > 0 and not (winner.learned and loser.gaining * loser.rounds < lead):
         return f"not trained (gaining {fastest:.2g} a round)"
     if any(math.isnan(row.gaining) for row in rows):
         return "open (not recorded)"
