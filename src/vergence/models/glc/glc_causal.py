@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vergence.models.glc.base import POOL, FeatureLayers, FeatureModel
+from vergence.models.glc.upsampling import double
 
 
 class GazeContext(NamedTuple):
@@ -95,7 +96,7 @@ class GlcCausalNet(FeatureLayers):
             now = self.glance(functional.adaptive_avg_pool2d(x, POOL).flatten(1))
             summaries = torch.cat([summaries, now[:, None]], 1)
             x = self.mix(x, summaries.mean(1, keepdim=True))
-        x = functional.interpolate(x, scale_factor=2, mode="bilinear")
+        x = double(x, 2, 3)
         logits = self.head(functional.relu(self.decode(x)))[:, 0] + added[:, 0]
         # Scaled to a mean of 1: values of a map that sums to 1 would shrink with its resolution.
         own = logits.detach().flatten(1).softmax(1).view_as(logits) * self.bias.numel()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.models.glc.base import POOL, FeatureLayers, FeatureModel
+from vergence.models.glc.upsampling import double
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class GlcFeaturesNet(FeatureLayers):
         x = functional.relu(self.local(x))
         if self.glance is not None:
             x = self.mix(x, self.glance, clips)
-        x = functional.interpolate(x, scale_factor=2, mode="bilinear")
+        x = double(x, 2, 3)
         x = self.head(functional.relu(self.decode(x)))
         return x.view(clips, steps, *self.grid) + added
 

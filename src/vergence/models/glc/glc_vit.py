@@ -14,6 +14,7 @@ from torch.nn import functional
 from vergence.core.task import Model
 from vergence.errors import ConfigError
 from vergence.models.glc.attention import GLCBlock
+from vergence.models.glc.upsampling import double
 
 Preset = Literal["tiny64", "cpu64", "small", "base"]
 GlcMode = Literal["last", "all", "alternate"]
@@ -191,7 +192,7 @@ class Decoder(nn.Module):
 
     def __init__(self, size: GLCSize, width: int) -> None:
         super().__init__()
-        self.frames, channels = size.frames, size.decoder
+        channels = size.decoder
         self.reduce = nn.Linear(width, channels)
         self.stages = nn.ModuleList(
             nn.Conv3d(channels >> i, channels >> (i + 1), 3, padding=1) for i in range(size.stages)
@@ -204,9 +205,7 @@ class Decoder(nn.Module):
         """Return the logits of every frame."""
         x = self.reduce(local).permute(0, 4, 1, 2, 3)
         for conv in self.stages:
-            x = functional.interpolate(x, scale_factor=(1, 2, 2), mode="trilinear")
+            x = double(x, 3, 4)
             x = functional.gelu(convolve(conv, x))
         x = self.head(x.permute(0, 2, 3, 4, 1))[..., 0]
-        return functional.interpolate(
-            x[:, None], size=(self.frames, *x.shape[-2:]), mode="trilinear"
-        )[:, 0]
+        return double(x[:, None], 2)[:, 0]
