@@ -45,6 +45,17 @@ def test_no_table_of_numbers_is_typed_on_a_page():
     assert {name: found for name, text in guides.items() if (found := typed(text))} == {}
 
 
+def test_numbers_beside_printed_ones_are_those_of_their_pages():
+    rows = results_tables.read(RESULTS / "tables" / "printed_numbers.csv")
+    assert len(rows) == 1 + 10
+    for name, _, printed, here, link, why in rows[1:]:
+        target = re.search(r"\]\(([^)#]+)", link)[1]
+        text = (RESULTS / target).read_text(encoding="utf-8")
+        assert re.search(rf"(?<![\d.]){re.escape(here)}(?![\d])", text), (name, here)
+        assert float(printed) > 0
+        assert why
+
+
 def test_a_typed_table_is_known():
     table = "| a | b |\n|---|---:|\n| c | 1 |"
     assert typed(f"{table}\n\n{BEGIN}\n\n{table}\n\n{END}\n") == ["|---|---:|"]
