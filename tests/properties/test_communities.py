@@ -74,7 +74,8 @@ def test_newcomers_land_in_their_group(per_frame, tmp_path):
     group_of = dict(zip(COMMUNITY, (server.groups[p] for p in PEOPLE), strict=True))
     rng, right = np.random.default_rng(1), 0
     for trial in range(200):
-        shown = [rate_clip(draw_clip(rng, *COMMUNITIES["latent"][trial % 3]), np.ones(3), rng)] * 3
+        x = draw_clip(rng, *COMMUNITIES["latent"][trial % 3])
+        shown = [rate_clip(x, x[:, 1:].sum(1), rng)] * 3
         late = samples_of({"new": dict.fromkeys(PARTS, shown)})["new"].train
         told = taught(method, TASK, None, {"proxies": server.proxies}, late, verb="measure")[1]
         after = drive(method.assign_groups(server, ["new"]), lambda _, told=told: {"new": told})

@@ -27,6 +27,33 @@ def test_generated_clips_stay(communities):
     assert_stored(f"clips, {communities}", people, 1e-6)
 
 
+@pytest.mark.parametrize("importance", ["cut", "rare"])
+def test_where_importance_is_around_a_frame_it_alone_says_nothing(importance):
+    """A line of a frame's features and their squares explains little."""
+    data = ClipSynthetic(people=1, clips=200, importance=importance)
+    clips = [clip for part in data._person(0).values() for clip in part]
+    features = np.concatenate([clip.features for clip in clips])
+    targets = np.concatenate([clip.target for clip in clips])
+    level = np.concatenate([np.ones((len(features), 1)), features, features**2], 1)
+    fitted = level @ np.linalg.lstsq(level, targets, rcond=None)[0]
+    assert abs(np.corrcoef(fitted, targets)[0, 1]) < {"cut": 0.1, "rare": 0.25}[importance]
+
+
+def test_the_step_from_the_frame_before_says_how_recent_a_scene_is():
+    """Scenes have 8 to 24 frames, of which the first is the most important."""
+    data = ClipSynthetic(people=1, clips=40, importance="cut")
+    clips = [clip for part in data._person(0).values() for clip in part]
+    steps = [np.linalg.norm(np.diff(clip.features, axis=0), axis=1) for clip in clips]
+    after = np.concatenate([clip.target[1:] for clip in clips])
+    assert np.corrcoef(np.concatenate(steps), after)[0, 1] > 0.4
+    ages = clip_synthetic.scene_ages(np.random.default_rng(0), 1000)
+    assert ages[0] == 0
+    assert ages.max() == 23
+    starts = np.flatnonzero(ages == 0)
+    assert np.diff(starts).min() >= 8
+    assert np.array_equal(np.diff(ages) == 1, ages[1:] > 0)
+
+
 def test_clips_of_many_people_have_names_of_one_length(monkeypatch):
     monkeypatch.setattr(ClipSynthetic, "_person", lambda *_: {})
     monkeypatch.setattr(clip_synthetic, "samples_of", lambda made: made)

@@ -97,7 +97,7 @@ def test_favourites_are_the_best_shots_that_fit():
 
 def test_columns_are_as_wide_for_all_and_counts_are_of_frames():
     rng = np.random.default_rng(0)
-    short, long = clip(), rate_clip(draw_clip(rng, 0.1, 60, 0.0, 2), np.ones(1), rng)
+    short, long = clip(), rate_clip(long_x := draw_clip(rng, 0.1, 60, 0.0, 2), long_x[:, 1], rng)
     people = {"a": dict.fromkeys(PARTS, (short,)), "b": dict.fromkeys(PARTS, (long, short))}
     splits = samples_of(people)
     one, two = splits["a"].train, splits["b"].test

@@ -2,7 +2,8 @@
 
 A clip is a sequence of feature vectors, one per frame. Its features are sines of one speed, with
 random phases and noise. The community decides on the speed, the clip's length and the mean of the
-first feature. It also decides which direction in the other features its people find important.
+first feature. It also decides which direction in the other features its people find important; or
+importance is not in a frame but in the clip around it.
 Public proxy clips, with which people are compared, come from a fourth community.
 
 Used by `tasks.summary`.
@@ -15,7 +16,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Interval
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from vergence.core.federation import Dataset, Federation
 from vergence.core.options import Share
@@ -32,6 +33,9 @@ PROXY = (0.2, 90, -1.0)
 RATERS, DOUBT = 5, 0.3
 """Number of raters of a clip, and their error in standard deviations of its true ratings."""
 SHOT = 4
+SCENES, FADE, PLACES = (8, 24), 4.0, (0.5, 0.3, 0.15, 0.05)
+"""Shortest and longest scene in frames; frames in which the importance of a scene's frames falls to
+1 / e; how often a scene is at each place, where importance is rarity."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class ClipSynthetic(Dataset):
     Each frame is a step, and four frames are a shot. Five people rate each clip, with noise. They
     rate a frame by w . x, where x are all features but the first. The vector w is a common one plus
     `strength` times that of the community. The target is the mean rating, scaled to [0, 1].
+
+    With `importance = "cut"` a clip has scenes with levels of their own, and people rate a frame by
+    how recently its scene began. With `rare` scenes are at four places, which have levels, and
+    people rate a frame by how few frames of its clip are at its place. A single frame says nothing
+    about either: a network must see the frames around it, for `cut` in their order.
 
     Args:
         people: number of people.
@@ -52,6 +61,8 @@ class ClipSynthetic(Dataset):
         communities: how communities differ. `latent`: in speed, length and mean. `lengths`, a
             control: only in the length of clips.
         strength: how much communities differ in what they find important; 0: not at all.
+        importance: what people rate. `frame`: what a frame shows. `cut`: how recently its scene
+            began. `rare`: how rare its place is in the clip. `strength` acts on `frame` alone.
         seed: seed of the data.
     """
 
@@ -61,6 +72,7 @@ class ClipSynthetic(Dataset):
     features: Annotated[int, Ge(2)] = 4
     communities: Literal["latent", "lengths"] = "latent"
     strength: Share = 1.0
+    importance: Literal["frame", "cut", "rare"] = "frame"
     seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
@@ -86,12 +98,27 @@ class ClipSynthetic(Dataset):
         kinds = COMMUNITIES[self.communities]
         rng = RandomStream("clip_synthetic", self.seed, number).numpy()
         groups = [(number + clip % self.classes) % len(kinds) for clip in range(self.clips)]
-        clips = [
-            rate_clip(draw_clip(rng, *kinds[group], self.features), self._interests(group), rng)
-            for group in groups
-        ]
+        clips = [self._clip(rng, kinds[group], group) for group in groups]
         a, b = self.clips * 6 // 10, self.clips * 8 // 10
         return {"train": clips[:a], "val": clips[a:b], "test": clips[b:]}
+
+    def _clip(
+        self, rng: np.random.Generator, kind: tuple[float, int, float], group: int
+    ) -> RatedClip:
+        x = draw_clip(rng, *kind, self.features)
+        if self.importance == "frame":
+            return rate_clip(x, x[:, 1:] @ self._interests(group), rng)
+        ages = scene_ages(rng, len(x))
+        scenes = np.cumsum(ages == 0) - 1
+        liked = np.exp(-ages / FADE)
+        if self.importance == "rare":
+            # If all scenes were at one place, none would be rarer than another.
+            while not np.ptp(places := rng.choice(len(PLACES), scenes[-1] + 1, p=PLACES)):
+                pass
+            scenes = places[scenes]
+            liked = -np.log(np.bincount(scenes)[scenes] / len(x))
+        levels = rng.normal(size=(scenes.max() + 1, self.features))
+        return rate_clip(x + levels[scenes], liked, rng)
 
     def _interests(self, group: int) -> Float[np.ndarray, " d"]:
         return self._direction("common") + self.strength * self._direction(str(group))
@@ -117,11 +144,21 @@ def draw_clip(
     return x
 
 
+def scene_ages(rng: np.random.Generator, frames: int) -> Int[np.ndarray, " frames"]:
+    """Return how many frames ago the scene of each frame began; a frame that begins one has 0."""
+    ages: list[int] = []
+    while len(ages) < frames:
+        ages.extend(range(rng.integers(*SCENES, endpoint=True)))
+    return np.array(ages[:frames])
+
+
 def rate_clip(
-    x: Float[np.ndarray, "frames d"], wanted: Float[np.ndarray, " d"], rng: np.random.Generator
+    x: Float[np.ndarray, "frames d"], liked: Float[np.ndarray, " frames"], rng: np.random.Generator
 ) -> RatedClip:
-    """Return a clip with noisy ratings of five people, who rate each frame by `wanted` . x[1:]."""
-    liked = x[:, 1:] @ wanted
+    """Return a clip with noisy ratings of five people, who find each frame as important as `liked`.
+
+    The noise of a rating is a share `DOUBT` of the deviation of `liked`.
+    """
     ratings = liked + DOUBT * liked.std() * rng.normal(size=(RATERS, len(x)))
     mean = ratings.mean(0)
     starts = np.arange(0, len(x), SHOT)
