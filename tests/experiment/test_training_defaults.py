@@ -261,7 +261,10 @@ def test_a_run_that_never_stopped_gaining_says_so(capsys):
     rule = vg.EarlyStopping(patience=2)
     how = {"rounds": 6, "evaluate_every": 1, "early_stopping": rule, "workers": 1}
     run = vg.train(vg.methods.FedAvg(), task, tiny("train", "val", "test"), **how)
-    said = "fedavg trained all 6 rounds (6 steps a person), and validation had not stopped gaining"
+    said = (
+        "fedavg trained all 6 rounds (6 steps a person) before validation had been without a gain "
+        "for 2 evaluations: more rounds"
+    )
     assert said in capsys.readouterr().err
     assert said in repr(run)
 

@@ -28,12 +28,12 @@ def with_alone(study: StudyResults, value: float, name: str = "kernel ridge alon
     [
         (3.0, "has 3.00, and is not beaten by local-only, FedAvg."),
         (2.2, "has 2.20, and is not beaten by local-only."),
-        (1.0, "has 1.000; every method here is better."),
+        (1.0, "has 1.000; the mean of every method here is better."),
     ],
 )
 def test_rows_that_do_not_beat_the_learner_alone_are_named(study, value, end) -> None:
     sentence = baselines.alone_sentence(with_alone(study, value), "nss")
-    assert sentence.startswith("Without federation: kernel ridge regression of each person's own")
+    assert sentence.startswith("Without training a network: kernel ridge regression of each person")
     assert sentence.endswith(end)
 
 
@@ -42,7 +42,7 @@ def test_a_guess_that_is_better_than_every_learner_alone_takes_its_place(study) 
     rows = {"nearest picture": 0.7, "personal prior": 2.2, "other people": 9.0}
     priors = {name: {p: {"nss": value} for p in people} for name, value in rows.items()}
     sentence = baselines.alone_sentence(replace(study, priors=priors), "nss")
-    assert sentence.startswith("Without federation: predicting where the person looks most")
+    assert sentence.startswith("Without training a network: predicting where the person looks most")
     assert sentence.endswith("has 2.20, and is not beaten by local-only.")
 
 

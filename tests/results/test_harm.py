@@ -11,11 +11,12 @@ from tests.cli.commands import run
 from tests.made_up_runs import METHODS
 from vergence.core.data import Samples
 from vergence.experiment.sample_scores import blocks_of
-from vergence.metrics.harm import loss_of
+from vergence.metrics.harm import Loss, loss_of
 from vergence.results.harm import (
     PRIORS,
     RUNS,
     SAMPLES,
+    Harm,
     bootstrap_units,
     harms,
     read_sample_scores,
@@ -87,6 +88,12 @@ def test_a_run_without_a_reference_says_which_it_used(out, tmp_path):
     assert found["fedcpf"].references == ("FedAvg",)
     assert found["local_only"].losses == {}
     assert str(found["fedavg"]) == "", "nobody beside it: nothing is said, not 0 of 4"
+
+
+def test_a_test_that_shows_no_loss_below_everything_is_none():
+    """Beside a reference near 0 every relative loss and its interval are huge."""
+    assert str(Harm(("own map",), {"p0": Loss("own map", -3.0, -117.0)})) == "0 of 1 (no test)"
+    assert str(Harm(("FedAvg",), {"p0": Loss("FedAvg", -0.2, -0.3)})) == "0 of 1 (from 11%)"
 
 
 def test_people_that_settings_were_chosen_on_are_not_judged(out, tmp_path):

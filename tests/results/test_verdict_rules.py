@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 
+import vergence as vg
 from tests.made_up_runs import METHODS, write_study
 from vergence.api.comparison import compare
 from vergence.results.read import read
@@ -13,6 +15,7 @@ from vergence.results.verdict_rules import (
     instead_of_verdict,
     same_scores,
     standing,
+    standings,
     with_images,
 )
 
@@ -180,3 +183,35 @@ def test_a_run_that_still_gains_is_not_judged(tmp_path):
     assert "FedCPF gains 0.5 a round, at 30 steps" in repr(compare(out))
     assert read(out).run("fedcpf").steps == 30
     assert set(METHODS) >= {"fedavg", "fedcpf"}
+
+
+def eyes(people):
+    """Gaze that follows one pixel, in another direction for each person."""
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (people, 60, 1, 4, 4), dtype=np.uint8)
+    gaze = image[:, :, 0, 1, :2] / 500 * (-1.0) ** np.arange(people)[:, None, None]
+    pose = np.zeros((60, 2), np.float32)
+    return vg.Federation.from_arrays(
+        {f"p{i}": {"image": image[i], "gaze": gaze[i], "pose": pose} for i in range(people)}
+    )
+
+
+def ridge(people, **how):
+    """A run in closed form, of which only people's own parts can learn."""
+    model = vg.models.KernelEye(image=(1, 4, 4), features=20, own_centres=10, side=False)
+    task = vg.tasks.GazeAngle(model)
+    return vg.train(vg.methods.FedRidge(), task, eyes(people), progress=False, **how)
+
+
+def test_a_run_in_closed_form_has_finished_however_its_scores_change():
+    """Its own parts, which come after the rounds, are no training that goes on."""
+    run = ridge(3, rounds=3, evaluate_every=1)
+    (each,) = standings(read(run.folder), "angle_error_deg").values()
+    assert each.gaining == 0
+    assert each.learned is not None
+
+
+def test_one_person_gives_no_verdict_on_what_was_learned():
+    run = ridge(1, rounds=1, evaluate_every=0)
+    assert "Too few people for an interval" in str(compare(run))
+    assert "Nothing was learned" not in str(compare(run))

@@ -137,9 +137,11 @@ def alone_sentence(study: StudyResults, metric: str) -> str:
     rows = {run.title: run.estimates[metric].mean for run in study.runs if metric in run.estimates}
     worse = [title for title, mean in rows.items() if sign * mean <= sign * by_name[name]]
     places = digits([by_name[name]])
-    text = f"Without federation: {description(name)}, has {number(by_name[name], places)}"
+    comma = "," if kind(name) == "alone" else ""
+    text = f"Without training a network: {description(name)}{comma} has "
+    text += number(by_name[name], places)
     if not worse:
-        return f"{text}; every method here is better."
+        return f"{text}; the mean of every method here is better."
     return f"{text}, and is not beaten by {', '.join(worse)}."
 
 

@@ -58,8 +58,9 @@ def early_end_notes(run: Run) -> list[str]:
     rule = tomllib.loads(run.config).get("early_stopping", {})
     if rule.get("patience") and len(ends) < len(run.seeds):
         lines.append(
-            f"{run.label} trained all {planned} rounds{steps}, and validation had not stopped "
-            "gaining: more rounds, or more local.epochs a round, may help"
+            f"{run.label} trained all {planned} rounds{steps} before validation had been without a "
+            f"gain for {plural(rule['patience'], 'evaluation')}: more rounds, or more local.epochs "
+            "a round, may help"
             f"{stay(s for s in map(str, run.seeds) if s not in ends)}"
         )
     return lines

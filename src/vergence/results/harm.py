@@ -68,7 +68,10 @@ class Harm:
 
     def __str__(self) -> str:
         count = f"{len(self.people)} of {len(self.losses)}" if self.losses else ""
-        return count if self.people or not count else f"{count} (from {self.shown:.0%})"
+        if self.people or not count:
+            return count
+        # A reference near 0 makes every relative loss large, and its test shows nothing.
+        return f"{count} (from {self.shown:.0%})" if self.shown <= 1 else f"{count} (no test)"
 
 
 def harms(study: StudyResults) -> dict[str, Harm]:

@@ -247,16 +247,26 @@ class Run:
         sums.
         """
         turns = self.turns
+        total = self._all_steps
+        if not total:
+            return float("nan")
+        clients = self.results.get("clients") or len({*turns.client} - {POOLED})
+        return total / max(int(clients), 1) / max(turns.seed.nunique(), 1)
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether clients are known to have taken no gradient steps, as under `fedridge`."""
+        return len(self.turns) > 0 and self._all_steps == 0
+
+    @cached_property
+    def _all_steps(self) -> float:
+        turns = self.turns
         # A turn has a row per tree, in alphabetical order, and its steps count once.
         where = turns[["seed", "round", "client", "verb"]]
         first = (where != where.shift()).any(axis=1) | (
             turns.tree <= turns.tree.shift(fill_value="")
         )
-        total = float(turns.steps[first].sum(skipna=False))
-        if not total:
-            return float("nan")
-        clients = self.results.get("clients") or len({*turns.client} - {POOLED})
-        return total / max(int(clients), 1) / max(turns.seed.nunique(), 1)
+        return float(turns.steps[first].sum(skipna=False))
 
     @cached_property
     def masks(self) -> Masks | None:

@@ -234,9 +234,9 @@ def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
     by_label = {}
     for run in study.runs:
         # A larger budget of the same method was tried and is worse: more training would not help.
-        best = best_of_budgets(study, run, metric)
+        done = run.closed_form or best_of_budgets(study, run, metric)
         curve = training_curve(run, metric)
-        gain = 0.0 if best else gain_a_round(*curve)
+        gain = 0.0 if done else gain_a_round(*curve)
         lower = metric in run.lower_is_better
         by_label[run.label] = standing(
             run.scores(metric),

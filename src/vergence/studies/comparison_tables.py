@@ -228,10 +228,12 @@ def training_notes(study: StudyResults, metric: str) -> list[str]:
     notes = []
     if not any(each.prior for each in found.values()):
         notes.append("No baseline: what a constant answer would have is not known, so no verdict.")
+    elif all(each.learned is None for each in found.values()):
+        notes.append("Too few people for an interval, so no verdict on what was learned.")
     elif not any(each.learned for each in found.values()):
-        notes.append("Nothing was learned that these people show: no row is above the best guess.")
+        notes.append("Nothing was learned that these people show: no row beats the best guess.")
     elif unlearned:
-        notes.append(f"Not shown to be above the best guess: {named(unlearned)}.")
+        notes.append(f"Not shown to beat the best guess: {named(unlearned)}.")
     if below:
         notes.append(f"Worse than a constant: {named(below)}.")
     if rising:
