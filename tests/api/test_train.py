@@ -262,11 +262,12 @@ def test_a_task_of_ones_own_that_reads_fewer_columns_than_its_parent_predicts(tm
     with pytest.raises(vg.DataError, match="takes arrays by name: image, pose; got gaze"):
         run.predict("p2", {"gaze": people["p2"]["gaze"]})
     # Without head poses there are no ways to adapt by kernels.
-    new = vg.Federation.from_arrays({"new": people["p2"]})
+    someone = {"image": 255 - image, "gaze": people["p2"]["gaze"]}
+    new = vg.Federation.from_arrays({"new": someone})
     ways = run.calibrate(new, counts=(0, 2)).index.get_level_values("way")
     assert "offset" in ways
     assert not {"residual kernel", "kernel ridge alone"} & {*ways}
-    samples = {name: column[:3] for name, column in people["p2"].items()}
+    samples = {name: column[:3] for name, column in someone.items()}
     assert run.adapt(samples, out=tmp_path / "me").predict("me", {"image": image}).shape == (30, 2)
 
 

@@ -9,7 +9,7 @@ Used by `api.finished_run` and `cli.runs`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,14 @@ from vergence.adaptation.choice import (
 from vergence.adaptation.fine_tuning import SHARED, Adapter, FineTuning, PersonalModel
 from vergence.adaptation.other_people import own_priors, priors_of_run
 from vergence.adaptation.own_data import (
+    ME,
     OwnData,
     prepare_person,
     read_own_data,
     rows_to_learn,
     split_rows,
 )
+from vergence.console import note
 from vergence.core.data import Samples
 from vergence.core.files import saving, write_whole
 from vergence.core.params import Params
@@ -44,9 +46,9 @@ from vergence.core.serialization import digest, pack
 from vergence.core.task import StartingModel, Task
 from vergence.data import own_samples
 from vergence.data.noise import Noise
-from vergence.errors import ConfigError, StateError
+from vergence.errors import ConfigError, StateError, first_line, is_out_of_memory
 from vergence.experiment import checksums
-from vergence.experiment.newcomers import HeldOut, find_held_out
+from vergence.experiment.newcomers import HeldOut, find_held_out, same_samples
 from vergence.experiment.record_tables import local_table, table_of
 from vergence.experiment.run import RoundCallback, check_vacant, start
 from vergence.experiment.schema import (
@@ -85,6 +87,8 @@ class Adaptation:
         person: name of the person.
         samples: number of samples that it was fitted to.
         choice: name of the chosen way, and the cross-validated errors of all ways.
+        others: number of the person's samples that it was not fitted to.
+        errors: headline metric on these of the shared and of the adapted model; empty without them.
     """
 
     folder: Path
@@ -92,6 +96,8 @@ class Adaptation:
     person: str
     samples: int
     choice: AdaptationChoice
+    others: int
+    errors: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ def adapt(
         DataError: the samples cannot be used.
         StateError: the run is damaged or unfinished, or `out` holds something.
     """
-    source = open_source(folder, person, seed)
+    source = open_source(folder, person or data.stem, seed)
     own = read_own_data(data, source.trained.experiment, person)
     return adapt_to(source, own, out, samples)
 
@@ -216,7 +222,10 @@ def adapt_to(source: Source, own: OwnData, out: Path, samples: int | None = None
     model = adapter.fit(choice.way, learned, stream)
     _check_answers(adapter, model, choice.way)
     experiment = write_run(source.trained, own, rows, model, choice, out)
-    return Adaptation(out, experiment, own.person, len(rows), choice)
+    others = len(own.samples) - len(rows)
+    models = {SHARED: PersonalModel(adapter.start), LABEL: model} if others and len(rows) else {}
+    errors = {name: adapter.error(each) for name, each in models.items()}
+    return Adaptation(out, experiment, own.person, len(rows), choice, others, errors)
 
 
 def _check_answers(adapter: Adapter, model: PersonalModel, what: str) -> None:
@@ -251,19 +260,51 @@ def _corrections_for(
 
 
 def _refuse_known(trained: TrainedRun, own: OwnData) -> None:
-    """Refuse a person who took part in the run: same name of data set, same name of person.
+    """Refuse a person who took part in the run, by name and by samples.
+
+    A file without a name of a person is named as its person is: anna.npz.
 
     Raises:
         ConfigError: the person took part; the message says how to export their model.
     """
-    run = read(trained.folder).runs[0]
+    folder, run = trained.folder, read(trained.folder).runs[0]
     took_part = {*run.people, *trained.clients}
+    names = [own.person, *([Path(own.source).stem] if own.person == ME else [])]
     # In another data set the same name, such as "p01", is another person.
-    if own.name == run.results["federation"] and own.person in took_part:
+    if own.name in (None, run.results["federation"]):
+        for name in filter(took_part.__contains__, names):
+            raise ConfigError(
+                f"'{name}'{f' of {own.name}' if own.name else ''} took part in {folder}, which has "
+                f"a model for them: vergence export {folder} --person {name} --out FILE.onnx; name "
+                "somebody else of this name otherwise, by --person, or person= in Python"
+            )
+    for name, count in _known_samples(trained, took_part, own.samples).items():
         raise ConfigError(
-            f"'{own.person}' of {own.name} took part in {trained.folder}, which has a model for "
-            f"them: vergence export {trained.folder} --person {own.person} --out FILE.onnx"
+            f"{own.source}: {count} of {len(own.samples)} samples are those of '{name}', who took "
+            f"part in {folder}, which has a model for them: vergence export {folder} --person "
+            f"{name} --out FILE.onnx; for somebody else leave these samples out"
         )
+
+
+def _known_samples(
+    trained: TrainedRun, took_part: Collection[str], samples: Samples
+) -> Mapping[str, int]:
+    """Return how many of these samples each participant has, most first."""
+    try:
+        data = trained.experiment.load_data()
+    # Somebody's own data set may raise anything where its files are not.
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        note(
+            f"{trained.folder}: its data are not here ({first_line(error)}), so names alone say "
+            "whether somebody took part"
+        )
+        return {}
+    if data.recipe is not None:
+        return {}
+    people = {who: splits for who, splits in data.people.items() if who in took_part}
+    return same_samples(people, samples, trained.task)
 
 
 def write_run(
@@ -447,6 +488,7 @@ def _provenance(
         "run": str(trained.folder),
         "sha256": checksums.sum_of(trained.folder / checksums.NAME),
         "fingerprint": trained.fingerprint,
+        "method": read(trained.folder).runs[0].method,
         "seed": trained.task.seed,
         "person": own.person,
         "samples": count,
@@ -471,7 +513,14 @@ def show(made: Adaptation, console: Console) -> None:
         console.print(f"Cross-validated on {made.samples} samples, {fold} left out at a time:")
         console.print(grid)
     console.print(Text(choice_sentence(made)), soft_wrap=True)
+    if made.errors:
+        places = digits(made.errors.values())
+        mine, shared = (number(made.errors[name], places) for name in (LABEL, SHARED))
+        where = f"On the other {made.others} samples: {metric_name(headline)}"
+        console.print(Text(f"{where} {mine}, {shared} unchanged."), soft_wrap=True)
     console.print(Text(f"model:  {made.folder}"), soft_wrap=True)
+    text = f"next: vergence export {made.folder} --out {made.folder}.onnx"
+    console.print(Text(text), soft_wrap=True)
 
 
 def choice_sentence(made: Adaptation) -> str:

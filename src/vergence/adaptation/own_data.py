@@ -37,14 +37,14 @@ class OwnData:
         person: name of the person.
         samples: samples with the columns that the data set gives.
         source: file or folder that they were read from.
-        name: name of the data set.
+        name: name of the data set; None: not known, as for an npz file.
         licence: licence of the data.
     """
 
     person: str
     samples: Samples
     source: str
-    name: str = "own_samples"
+    name: str | None = None
     licence: str = "the person's own"
 
 

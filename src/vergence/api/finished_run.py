@@ -313,7 +313,8 @@ class FinishedRun:
         keeper = ScratchFolder() if out is None else None
         folder = keeper.path if keeper else Path(str(out))
         own = OwnData(person, samples, "samples")
-        made = adapt_to(open_source(self.folder, None, seed, self._experiment), own, folder)
+        with under(trust_for_opening(self._trust_code)):
+            made = adapt_to(open_source(self.folder, None, seed, self._experiment), own, folder)
         return FinishedRun(folder, made.experiment, None, keeper)
 
     def export(

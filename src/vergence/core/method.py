@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -252,6 +252,13 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         The engine calls this after every round, with the states before and after it.
         """
         return ""
+
+    def unused_by_newcomers(self, task: Task) -> Collection[str]:
+        """Return names of parameters that change no prediction of a client that took no part.
+
+        What the server sends an unseen client is then a whole model without them. Default: none.
+        """
+        return ()
 
     def prediction_trees(self, s: S, client: ClientId) -> Mapping[str, Params]:
         """Return the parameter trees that `model_on` reads: of `offer` and of `server_part`."""

@@ -8,14 +8,17 @@ Used in `adaptation`, `experiment`, `model_tools`, `studies` and `unlearning`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from vergence.core.data import Samples, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.core.method import Method
+from vergence.core.serialization import quick_digest
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError, StateError, nearest
@@ -109,14 +112,63 @@ def new_people(folder: Path, experiment: Experiment, people: Federation) -> Held
         ConfigError: somebody of this name took part in the run.
         DataError: the data do not fit the run's task or network.
     """
-    took_part = experiment.federation()
+    took_part, task = experiment.federation(), experiment.task(experiment.plan.seeds[0])
     if both := sorted({*took_part.clients} & {*people.clients}):
         raise ConfigError(
             f"'{both[0]}' took part in {folder}: give people who did not, or other names"
         )
+    for person, parts in people.people.items():
+        every = Samples.concatenate([parts.train, parts.val, parts.test])
+        for known in same_samples(took_part.people, every, task):
+            raise ConfigError(
+                f"'{person}' has samples of '{known}', who took part in {folder}: give people who "
+                "did not"
+            )
     whole = replace(took_part, people={**took_part.people, **people.people})
     loaded = validate(experiment.on_dataset(PersonPart(whole, tuple(whole.clients))))
     return HeldOut(loaded, dict.fromkeys(people.clients, folder), experiment)
+
+
+def same_samples(people: Mapping[str, Splits], samples: Samples, task: Task) -> dict[str, int]:
+    """Count which of these samples people have, by person; the person with the most is first.
+
+    A sample that several people have, such as a picture that all of them saw, identifies nobody.
+
+    Args:
+        people: the people and their samples.
+        samples: the samples in question.
+        task: the task, whose inputs, labels and scored columns are compared, if both have them.
+    """
+    read = dict.fromkeys((*task.input_columns, *task.labels, *task.scored_columns))
+    names = [name for name in read if name in samples.columns or name in samples.banks]
+    rows = _row_digests(samples, names) if names else []
+    owners: dict[str, set[str]] = {row: set() for row in rows}
+    for person, splits in people.items():
+        for part in (splits.train, splits.val, splits.test):
+            # With other columns than these no sample is the same.
+            if all(name in part.columns or name in part.banks for name in names):
+                for row in owners.keys() & {*_row_digests(part, names)}:
+                    owners[row].add(person)
+    found = Counter(person for row in rows if len(owners[row]) == 1 for person in owners[row])
+    return dict(found.most_common())
+
+
+def _row_digests(samples: Samples, names: Sequence[str]) -> list[str]:
+    """Return a digest of each sample's values in these columns, whatever the type of numbers."""
+    rows = [""] * len(samples)
+    for name in names:
+        if bank := samples.banks.get(name):
+            used, places = samples.columns[bank.by].unique(return_inverse=True)
+            shas = [_digest(bank.rows[row]) for row in used.tolist()]
+            values = ["".join(shas[at] for at in each) for each in places.view(len(rows), -1)]
+        else:
+            values = [_digest(row) for row in samples.columns[name]]
+        rows = [row + value for row, value in zip(rows, values, strict=True)]
+    return rows
+
+
+def _digest(row: torch.Tensor) -> str:
+    return quick_digest(row.float().contiguous().numpy().tobytes())
 
 
 def find_held_out(folder: Path, person: str = "all") -> HeldOut:

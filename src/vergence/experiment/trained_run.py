@@ -205,12 +205,14 @@ class TrainedRun:
     def offers_newcomer(self, whole: bool = False) -> bool:
         """Return whether the server sends parameters to an unseen client.
 
-        With `whole`, return whether the server sends all parameters of the network.
+        With `whole`, return whether the server sends all parameters of the network that an unseen
+        client predicts with.
         """
         trees = self.method.prediction_trees(self.server, NEWCOMER)
         if not whole:
             return bool(trees)
         names = {name for params in trees.values() for name in params.layout.names}
+        names.update(self.method.unused_by_newcomers(self.task))
         return names.issuperset(self.executor.solver.layout.names)
 
     def evaluation_message(self, person: str) -> Message:

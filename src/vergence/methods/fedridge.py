@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -105,6 +105,11 @@ class FedRidge(Method[RidgeModel, Layers]):
         start, head = task.init(), head_of(task)[0]
         own = {within(head, name) for name in OWN}
         return RidgeModel(start.only([name for name in start if name not in own]), head)
+
+    def unused_by_newcomers(self, task: Task) -> Collection[str]:
+        """Return the names of the personal part, which is 0 for whoever took no part."""
+        # Without a common part there is nothing beside it.
+        return [within(head_of(task)[0], name) for name in OWN if self.common]
 
     def client(self, task: Task) -> Layers:
         """Return a client's first state: the initial model, of which nothing is personal yet."""

@@ -213,7 +213,7 @@ def export(
     params, test = params_and_probe(trained, person)
     whole = assembled(trained.task, params, test.take(slice(0, 1)))
     window = check_shape(whole, test, shape)
-    metadata = {**about(trained, run, person), **({"window": str(window)} if window else {})}
+    metadata = {**about(trained, run, person, shape), **({"window": str(window)} if window else {})}
     metadata |= pace(trained.experiment.dataset, test)
     cases = singles(test) if shape == DATA_SHAPE else list(shaped(whole, test, shape))
     data = converted(whole, cases[-1], metadata, shape)
@@ -463,11 +463,12 @@ def has_samples(trained: TrainedRun) -> bool:
     return any(isinstance(each, KernelHead) and hasattr(each, "centres") for each in layers)
 
 
-def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
+def about(trained: TrainedRun, run: Run, person: str | None, shape: CallShape) -> dict[str, str]:
     """Return what a user of the file must know, for its metadata."""
     answer, raw = answer_of(trained.task), trained.loaded.raw
     inside = trained.task.own_prior and person is not None
     centres = has_samples(trained) and person is not None
+    batch = "batch" if shape.batch == "dynamic" else shape.batch
     return {
         **({"personal_prior": f"{PRIOR_INSIDE} '{person}'"} if inside else {}),
         **({"own_samples": f"{SAMPLES_INSIDE} '{person}'"} if centres else {}),
@@ -478,7 +479,7 @@ def about(trained: TrainedRun, run: Run, person: str | None) -> dict[str, str]:
         "person": person or "newcomer",
         "seed": str(trained.task.seed),
         "fingerprint": trained.fingerprint,
-        f"output {answer.name}": answer.meaning,
+        f"output {answer.name}": answer.meaning.replace("[1,", f"[{batch},"),
         "data": raw.name,
         "data_licence": raw.about.get("licence", "not stated"),
         "data_citation": raw.about.get("citation", "not stated"),

@@ -149,11 +149,14 @@ def write_results(
     ends = folder.manifest.get("stopped", {})
     stopped = {seed: {"round": at, "reason": reason} for seed, (at, reason) in ends.items()}
     done = folder.manifest["done"].items()
+    # A run that `vergence adapt` made trains nothing: its model is by the method of the other run.
+    about = folder.path / "provenance.json"
+    adapted = read_json(about).get("adapted", {}) if about.is_file() else {}
     best = {seed: entry["best_round"] for seed, entry in done if "best_round" in entry}
     write_json(
         folder.path / "results.json",
         {
-            "method": registry_name(method),
+            "method": adapted.get("method", registry_name(method)),
             "label": label,
             "task": registry_name(task),
             "federation": federation.name,
