@@ -2,6 +2,7 @@
 
 import csv
 import io
+import tomllib
 from collections import defaultdict
 
 import pytest
@@ -132,3 +133,54 @@ def test_a_reply_without_trees_and_metrics_is_nothing():
     assert cells["server (train)"].startswith("the weighted sum over people of products; one")
     with_loss = flow(FedAvg(), GazeAngle(SmallEye()), Privacy())
     assert ", weight, metrics --- client" in with_loss
+
+
+EYES = """
+recipe = "eyes"
+model = { features = 20, own_centres = 30, side = false }
+federation = { name = "eye_synthetic", people = 3, samples = 40, days = [3, 3], size = "9x15" }
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["", 'wire = { codec = "fp16" }', "[privacy]\naggregation = {}"])
+def test_products_are_foretold(more, tmp_path):
+    """20 features and 1: 231 entries on and above the diagonal, and 21 times pitch and yaw."""
+    made = check(merge(tomllib.loads(EYES), tomllib.loads(more)))
+    (method,) = made.methods.values()
+    rows = carried(made.plan, method, made.task(0), None)
+    up, down = totals(rows)
+    if not more:
+        assert up == 4 * (231 + 42) + 8
+        assert down == 2 * 4 * 42
+    start(made, tmp_path / "run")
+    beside = 0 if "privacy" in more else 8  # a weight, which no table counts
+    assert up - beside == pytest.approx(counted(tmp_path / "run", 3)[0], abs=1)
+    text = explained(made)
+    assert "not known yet" not in text
+    assert "as far as they are known" not in text
+
+
+def explained(made):
+    console = Console(record=True, width=400, file=io.StringIO())
+    explain(made, console)
+    return console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("own", "inside"), [("own_centres = 30", True), ("own_centres = 0", False)]
+)
+def test_explain_says_that_personal_models_contain_pictures(own, inside):
+    """A run's folder has everybody's model, so that "nobody else" is true of deployments alone."""
+    text = explained(check(tomllib.loads(EYES.replace("own_centres = 30", own))))
+    assert ("of eye images the pixels without brightness and contrast" in text) == inside
+    assert ("nobody else, in a deployment" in text) == inside
+    if inside:
+        alone = check(merge(tomllib.loads(EYES), {"method": {"own_part": False}}))
+        assert "of eye images the pixels" not in explained(alone)
+
+
+@pytest.mark.parametrize(("people", "announced"), [(4, False), (5, True)])
+def test_residuals_are_announced_where_they_are_written(people, announced):
+    made = check(tomllib.loads(EYES.replace("people = 3", f"people = {people}")))
+    assert ("residuals.json" in explained(made)) == announced

@@ -253,6 +253,17 @@ class Method(NamedOptions, ABC, Generic[S, C]):
         """
         return ""
 
+    def reply_templates(self, s: S) -> Mapping[str, Params]:
+        """Return trees with the layouts of trees in replies that are not those of `offer`.
+
+        They have the sizes that reports foretell. Default: none, as sizes depend on the data.
+        """
+        return {}
+
+    def stores_inputs(self, task: Task) -> bool:
+        """Return whether a client's own model contains the inputs of its samples."""
+        return False
+
     def unused_by_newcomers(self, task: Task) -> Collection[str]:
         """Return names of parameters that change no prediction of a client that took no part.
 

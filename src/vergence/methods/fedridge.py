@@ -106,6 +106,19 @@ class FedRidge(Method[RidgeModel, Layers]):
         own = {within(head, name) for name in OWN}
         return RidgeModel(start.only([name for name in start if name not in own]), head)
 
+    def reply_templates(self, s: RidgeModel) -> Mapping[str, Params]:
+        """Return zeros in the form of the products: the upper triangle of A_k, and B_k."""
+        outputs, inputs = s.model[within(s.head, "weight")].shape
+        products = Params.named(
+            among=torch.zeros((inputs + 1) * (inputs + 2) // 2),
+            with_targets=torch.zeros(inputs + 1, outputs),
+        )
+        return {"products": products}
+
+    def stores_inputs(self, task: Task) -> bool:
+        """Return whether the head has centres, which are inputs of the client's own samples."""
+        return self.own_part and hasattr(head_of(task)[1], "centres")
+
     def unused_by_newcomers(self, task: Task) -> Collection[str]:
         """Return the names of the personal part, which is 0 for whoever took no part."""
         # Without a common part there is nothing beside it.
@@ -119,12 +132,8 @@ class FedRidge(Method[RidgeModel, Layers]):
         """Sum the cohort's products, and solve for the head."""
         if not self.common:
             return s
-        outputs, inputs = s.model[within(s.head, "weight")].shape
-        shapes = Params.named(
-            among=torch.zeros((inputs + 1) * (inputs + 2) // 2),
-            with_targets=torch.zeros(inputs + 1, outputs),
-        )
-        got = yield from aggregate("train", to=cohort, like={"products": shapes})
+        inputs = s.model[within(s.head, "weight")].shape[1]
+        got = yield from aggregate("train", to=cohort, like=self.reply_templates(s))
         if not got.count:
             return s
         mean, samples = got.mean("products"), got.contributors("products")

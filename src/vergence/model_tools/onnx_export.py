@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples, copy_of
 from vergence.core.federation import Dataset
 from vergence.core.files import replacing
-from vergence.core.layers.kernel_head import KernelHead
 from vergence.core.naming import registry_name
 from vergence.core.optional import import_optional
 from vergence.core.params import Params
@@ -457,10 +456,8 @@ def names(session: Any) -> tuple[str, ...]:
 
 def has_samples(trained: TrainedRun) -> bool:
     """Return whether people's own models contain the inputs of their samples, as they are."""
-    if isinstance(trained.task.network, PersonalEye):
-        return True
-    layers = trained.task.module().modules() if trained.method.closed_form else ()
-    return any(isinstance(each, KernelHead) and hasattr(each, "centres") for each in layers)
+    task = trained.task
+    return isinstance(task.network, PersonalEye) or trained.method.stores_inputs(task)
 
 
 def about(trained: TrainedRun, run: Run, person: str | None, shape: CallShape) -> dict[str, str]:

@@ -6,6 +6,7 @@ Used by `api.explanation`, `cli.runs` and `reports.ethics.facts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -65,7 +66,7 @@ def explain(experiment: Experiment, console: Console) -> None:
     data = people or samples(experiment)
     if (known := counted(experiment, data)) is not None:
         plan = plan.known(plan.silos.count(len(known.clients)))
-    privacy = plan.privacy
+    many = count_people(experiment, known)
     length = experiment.default_length or plan.length
     console.print(f"trains {length}", markup=False, soft_wrap=True)
     if experiment.few_data:
@@ -84,7 +85,7 @@ def explain(experiment: Experiment, console: Console) -> None:
         console.print((type(method).__doc__ or "").partition("\n")[0])
         how = "in closed form, without steps" if method.closed_form else method.local.sentence
         console.print(f"  local training: {how}", highlight=False, markup=False)
-        diagram = flow(method, task, privacy, bool(plan.silos))
+        diagram = flow(method, task, plan.privacy, bool(plan.silos))
         console.print(diagram, highlight=False, markup=False)
         wire = experiment.plan.wire
         if not wire.lossless and not method.pooled:
@@ -103,7 +104,7 @@ def explain(experiment: Experiment, console: Console) -> None:
             seen = people.pooled() if method.pooled else people
             for line in forecast_lines(experiment.plan, method, task, seen):
                 console.print(f"  {line}", highlight=False, markup=False)
-        sentences = statements(plan, method, task, known)
+        sentences = statements(plan, method, task, known, many)
         for line in (each.text for each in sentences if each.part == "size"):
             console.print(f"  {line}", highlight=False, markup=False)
         if experiment.poison is not None and experiment.poison.share:
@@ -145,6 +146,19 @@ def counted(experiment: Experiment, data: Federation | None) -> Federation | Non
         return data or experiment.federation()
     except (ConfigError, DataError):
         return None
+
+
+def count_people(experiment: Experiment, known: Federation | None) -> int | None:
+    """Return the number of people, where it is known without reading the package's data sets."""
+    dataset = experiment.dataset
+    people = getattr(dataset, "people", None)
+    if known is None and isinstance(people, int):
+        return people
+    if known is None and not type(dataset).__module__.startswith("vergence.data."):
+        # Somebody's own data set may raise anything where its files are not.
+        with suppress(Exception):
+            known = experiment.load_data()
+    return None if known is None else len(known.clients)
 
 
 def crossing(rows: Sequence[TurnTraffic], labs: bool = False) -> Table:
@@ -306,11 +320,8 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
     if "smashed" in sent:
         table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
     if any(compares(method, exposed) for exposed in method.exposure.values()):
-        table.add_row(
-            "beware",
-            "single real samples can be worked out from gradients: made-up "
-            "ones are compared with them",
-        )
+        text = "single real samples can be worked out from gradients: made-up ones are compared"
+        table.add_row("beware", f"{text} with them")
     if "loss gradients" in sent:
         what = "pictures (from end)" if task.never_sent else "labels (from pull and end)"
         table.add_row("server, by computing", f"{what}: not sent, but it averages end")
@@ -323,7 +334,9 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
     else:
         secrets.append("validation scores")
     secrets += ["personal entries"] if personal(method.client(task)) else []
-    table.add_row("nobody else", ", ".join(secrets))
+    # In a simulation personal models lie side by side, in one folder.
+    where = ", in a deployment" * method.stores_inputs(task)
+    table.add_row(f"nobody else{where}", ", ".join(secrets))
     return table
 
 

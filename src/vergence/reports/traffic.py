@@ -123,9 +123,11 @@ class _Turn:
         self, plan: Plan, method: Method, task: Task, federation: Federation | None
     ) -> None:
         self.plan, self.method, self.task = plan, method, task
-        self.offered = method.offer(method.server(task), "")
+        server = method.server(task)
+        self.offered = method.offer(server, "")
+        self.sized = {**self.offered, **method.reply_templates(server)}
         self.common = downloads(method, task)
-        self.known: dict[str, int] = {name: _size(tree) for name, tree in self.offered.items()}
+        self.known: dict[str, int] = {name: _size(tree) for name, tree in self.sized.items()}
         # The count of smashed_average is one number of 4 bytes.
         self.known["count"] = 4
         if isinstance(method, Cutting) and federation is not None:
@@ -175,7 +177,7 @@ class _Turn:
         """Yield the one row that a reply becomes under secure sums."""
         assert self.sums is not None
         try:
-            form = self.sums.form(self.method, verb, self.offered)
+            form = self.sums.form(self.method, verb, self.sized)
         # Where a size is known only in the run, the row stands without bytes.
         except ConfigError:
             form = None
@@ -208,7 +210,7 @@ class _Turn:
                 continue
             whole = self.known.get(name)
             plain = name in self.offered
-            if plain and whole is not None and not self.plan.wire.lossless:
+            if name in self.sized and whole is not None and not self.plan.wire.lossless:
                 # A codec's size does not depend on the values: zeros stand for the update.
                 coded, *_ = self.plan.wire.compress(torch.zeros(whole // 4), None)
                 whole = bytes_of_arrays(coded)

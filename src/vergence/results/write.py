@@ -149,14 +149,11 @@ def write_results(
     ends = folder.manifest.get("stopped", {})
     stopped = {seed: {"round": at, "reason": reason} for seed, (at, reason) in ends.items()}
     done = folder.manifest["done"].items()
-    # A run that `vergence adapt` made trains nothing: its model is by the method of the other run.
-    about = folder.path / "provenance.json"
-    adapted = read_json(about).get("adapted", {}) if about.is_file() else {}
     best = {seed: entry["best_round"] for seed, entry in done if "best_round" in entry}
     write_json(
         folder.path / "results.json",
         {
-            "method": adapted.get("method", registry_name(method)),
+            "method": _trained_by(folder.path, method),
             "label": label,
             "task": registry_name(task),
             "federation": federation.name,
@@ -184,6 +181,13 @@ def write_results(
             **({"privacy": privacy} if privacy else {}),
         },
     )
+
+
+def _trained_by(folder: Path, method: Method) -> str:
+    """Return the method's name; of a run by `vergence adapt`, that of the run it came from."""
+    about = folder / "provenance.json"
+    adapted = read_json(about).get("adapted", {}) if about.is_file() else {}
+    return adapted.get("method", registry_name(method))
 
 
 def score_blocks(

@@ -456,3 +456,17 @@ def test_an_owner_whose_model_answers_is_told_what_the_answers_give_away(tmp_pat
     plan = facts(check(silent), "pe_zsl", None, None)
     assert "worked out" not in " ".join(map(str, plan["verdict"] + plan["residual"]))
     assert "answers questions" in " ".join(plan["verdict"])
+
+
+def test_a_personal_model_of_fedridge_has_its_owners_pictures_inside():
+    """Neither a head without centres nor the common part alone has any."""
+    eyes = {"name": "eye_synthetic", "people": 3, "samples": 40, "days": [3, 3], "size": "9x15"}
+    plan = {"recipe": "eyes", "federation": eyes, "model": {"features": 4, "own_centres": 3}}
+    for change, inside in (
+        ({}, True),
+        ({"model": {"own_centres": 0}}, False),
+        ({"method": {"own_part": False}}, False),
+    ):
+        made = check(merge(plan, change))
+        told = facts(made, "fedridge", None, None)["unprotected"]
+        assert any("inside: a person's own model contains" in text for text in told) == inside

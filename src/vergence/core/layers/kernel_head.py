@@ -1,6 +1,6 @@
 """A head for ridge regression: random Fourier features for everybody, a kernel for one person.
 
-Used in `methods`, `model_tools`, `models` and `training`.
+Used in `methods`, `models` and `training`.
 """
 
 from __future__ import annotations

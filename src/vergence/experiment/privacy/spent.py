@@ -125,11 +125,16 @@ def noise_outlook(experiment: Experiment, people: Federation) -> list[str]:
 
 
 def statements(
-    plan: Plan, method: Method, task: Task, federation: Federation | None = None
+    plan: Plan,
+    method: Method,
+    task: Task,
+    federation: Federation | None = None,
+    people: int | None = None,
 ) -> list[Statement]:
-    """Return sentences of a run's protections, and on its residuals.json, for reports.
+    """Return sentences on a run's protections, and on what its files tell of people, for reports.
 
-    See `Protection.statements`. `federation` is None if the data are not known.
+    See `Protection.statements`. `federation` is None if the data are not known. `people` is the
+    number of people; None: that of `federation`, or not known.
     """
     run = ProtectedRun(method, task, federation or Federation("unknown", {}), plan.rounds)
     every = []
@@ -139,9 +144,32 @@ def statements(
             name = f"{type(each).__name__}, which this software has not checked: "
             lines = [line._replace(text=name + line.text, checked=False) for line in lines]
         every += lines
-    if has_residuals(plan, method, task):
-        every += residuals_statements(fewest_people(plan))
+    if people is None and federation is not None and federation.clients:
+        people = len(federation.clients)
+    fewest = fewest_people(plan)
+    if has_residuals(plan, method, task) and (people is None or people >= fewest):
+        every += residuals_statements(fewest)
+    if method.stores_inputs(task):
+        every += INPUTS_INSIDE
     return every
+
+
+INPUTS_INSIDE = (
+    Statement(
+        "closing table",
+        "the inputs of everybody's own samples, of eye images the pixels without brightness and "
+        "contrast: a person's own model contains that person's, and a run on one machine writes "
+        "all models into its folder (state); in a deployment each stays on its client",
+        "whoever has the run's folder",
+    ),
+    Statement(
+        "unprotected",
+        "{Samples} inside: a person's own model contains the numbers of which their {samples} "
+        "consist, without brightness and contrast. Whoever gets this model, or a file that was "
+        "exported from it, has them. A run on one computer has everybody's in its folder.",
+    ),
+)
+"""What reports say of a method whose personal models contain inputs of samples."""
 
 
 def residuals_statements(fewest: int) -> list[Statement]:

@@ -1,6 +1,6 @@
 """Linear upsampling by two, with the same gradients in every run, also on a GPU.
 
-Used by the GLC networks: `glc_vit`, `glc_features`, `glc_causal`.
+Used by `models.glc.glc_causal`, `models.glc.glc_features` and `models.glc.glc_vit`.
 """
 
 from __future__ import annotations
