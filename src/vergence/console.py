@@ -1,6 +1,6 @@
 """Console output of commands: terminal width, or 160 columns into a file or pipe; stderr notes.
 
-Used in `api`, `cli`, `core`, `deployment`, `engine` and `experiment`.
+Used in `adaptation`, `api`, `cli`, `core`, `deployment`, `engine`, `experiment` and `tasks`.
 """
 
 import sys

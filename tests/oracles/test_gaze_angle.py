@@ -136,8 +136,8 @@ def test_error_of_opposite_directions_is_180_degrees():
     ],
 )
 @pytest.mark.parametrize("part", ["train", "val", "test"])
-def test_degrees_and_other_numbers_of_sides_are_refused(part, column, number, words):
-    """Of one sample of one person; a gaze straight backwards is not refused."""
+def test_degrees_and_other_numbers_of_sides_are_refused(part, column, number, words, capsys):
+    """Of one sample of one person; a gaze straight backwards is a note, and not refused."""
     columns = {
         "gaze": torch.tensor([[0.1, 0.2], [0.0, torch.pi]]),
         "pose": torch.zeros(2, 2),
@@ -146,8 +146,18 @@ def test_degrees_and_other_numbers_of_sides_are_refused(part, column, number, wo
     fine = Samples(columns)
     whole = Splits(fine, fine, fine)
     GazeAngle(SmallEye()).check(Federation("eyes", {"p0": whole, "p1": whole}))
+    assert capsys.readouterr().err.startswith("vergence: eyes: p0: yaw of gaze reaches 3.14, and")
     changed = columns[column].clone()
     changed.view(-1)[-1] = number
     other = replace(whole, **{part: Samples({**columns, column: changed})})
     with pytest.raises(DataError, match=words):
         GazeAngle(SmallEye()).check(Federation("eyes", {"p0": whole, "p1": other}))
+
+
+def test_a_pitch_beyond_straight_up_is_refused():
+    up = Samples({"gaze": torch.tensor([[torch.pi / 2, 0.0], [-torch.pi / 2, 0.0]])})
+    whole = Splits(up, up, up)
+    GazeAngle(SmallEye()).check(Federation("eyes", {"p0": whole}))
+    beyond = replace(whole, val=Samples({"gaze": torch.tensor([[-1.7, 0.0]])}))
+    with pytest.raises(DataError, match=r"eyes: p0: pitch of gaze reaches 1\.70, and straight up"):
+        GazeAngle(SmallEye()).check(Federation("eyes", {"p0": beyond}))

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from vergence.adaptation.fine_tuning import Rows
+from vergence.console import note
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import registry_name
@@ -19,6 +20,7 @@ from vergence.data import own_samples
 from vergence.data.io.finite_values import check_finite
 from vergence.errors import ConfigError, DataError, is_out_of_memory, nearest
 from vergence.experiment.schema import Experiment
+from vergence.experiment.validation import without_input
 from vergence.tasks.gaze_angle import GazeAngle, check_angles
 
 ME = "me"
@@ -134,6 +136,7 @@ def prepare_person(experiment: Experiment, seed: int, own: OwnData, rows: Rows) 
         there = ", ".join(_columns(own.samples))
         raise DataError(
             f"{own.source} lacks {error}, which task '{registry_name(task)}' needs; it has {there}"
+            f"{without_input(str(error.args[0]))}"
         ) from None
     except (IndexError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         if is_out_of_memory(error) or isinstance(error, NotImplementedError | RecursionError):
@@ -145,8 +148,8 @@ def prepare_person(experiment: Experiment, seed: int, own: OwnData, rows: Rows) 
             f"'{registry_name(experiment.model)}': {reason}; it has "
             f"{', '.join(_columns(own.samples))}"
         ) from None
-    if isinstance(task, GazeAngle):
-        check_angles(own.samples, own.source)
+    if isinstance(task, GazeAngle) and (away := check_angles([(own.source, own.samples)])):
+        note(away)
     return ready
 
 

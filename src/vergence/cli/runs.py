@@ -63,6 +63,7 @@ def resume(folder: Path, *, rounds: int | None = None) -> None:
     """
     from vergence.api.train import load_experiment, run_into
     from vergence.errors import StateError
+    from vergence.results.run_files import nearest_runs
 
     if (folder / "sweep.toml").is_file():
         from vergence.studies import sweep as trials
@@ -70,7 +71,8 @@ def resume(folder: Path, *, rounds: int | None = None) -> None:
         trials.show(trials.resume(folder), out)
         return
     if not (folder / "config.toml").is_file():
-        raise StateError(f"{folder} holds no run (no config.toml): start one with `vergence run`")
+        advice = nearest_runs(folder) or ": start one with `vergence run`"
+        raise StateError(f"{folder} holds no run (no config.toml){advice}")
     more = [] if rounds is None else [f"run.rounds={rounds}"]
     experiment = load_experiment(folder / "config.toml", more)
     run_into(folder, experiment, resumed=True, asked=bool(more))

@@ -16,7 +16,7 @@ from vergence.core.files import saving, write_whole
 from vergence.engine.storage.run_directory import OPTIONAL, TABLES, read_manifest
 from vergence.engine.storage.run_tables import verified_rows
 from vergence.errors import StateError
-from vergence.results.run_files import read_bytes
+from vergence.results.run_files import nearest_runs, read_bytes
 
 NAME = "SHA256SUMS"
 LONGEST, SHOWN = 2**16, 4
@@ -90,9 +90,9 @@ def check(folder: Path) -> None:
         # A damaged table is the better message, and it comes before the one on missing sums.
         for place in (folder, *sorted(folder.glob("*/"))):
             check_tables(place)
+        advice = "; name a folder that vergence run wrote, or finish it with vergence resume"
         raise StateError(
-            f"{folder} holds no finished run (no {NAME}); name a folder that vergence run wrote, "
-            "or finish it with vergence resume"
+            f"{folder} holds no finished run (no {NAME}){nearest_runs(folder) or advice}"
         )
     for name in changed(folder):
         if name == NAME:

@@ -316,7 +316,9 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
         ConfigError: a file is missing, is not TOML, or extends itself.
     """
     if not is_file(path):
-        raise ConfigError(f"no experiment file at {short(str(path))}")
+        run = path / "config.toml"
+        hint = f"; name the experiment's file, or that of the run: {run}" if is_file(run) else ""
+        raise ConfigError(f"no experiment file at {short(str(path))}{hint}")
     if path.resolve() in above:
         raise ConfigError(f"{path}: extends leads back to this file; take it out there")
     try:

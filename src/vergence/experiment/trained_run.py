@@ -45,7 +45,7 @@ from vergence.experiment.validation import Loaded, validate
 from vergence.experiment.validation import digest as data_digest
 from vergence.privacy.hooks import ClientHooks
 from vergence.results.read import read
-from vergence.results.run_files import read_json
+from vergence.results.run_files import nearest_runs, read_json
 
 Metrics = Mapping[str, float]
 NEWCOMER, OTHERS = "newcomer", "others"
@@ -347,7 +347,7 @@ def one_run(folder: Path) -> Experiment:
     """
     config = folder / "config.toml"
     if not config.is_file():
-        raise StateError(f"{folder} is no run directory (no config.toml)")
+        raise StateError(f"{folder} is no run directory (no config.toml){nearest_runs(folder)}")
     experiment = load(config)
     if experiment.several:
         labels = ", ".join(f"{folder}/{label}" for label in experiment.methods)

@@ -18,7 +18,7 @@ from vergence import profiling
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import registry_name
-from vergence.core.task import Task, describe_output, join_outputs, map_outputs
+from vergence.core.task import Model, Task, describe_output, join_outputs, map_outputs
 from vergence.engine.client_executor import public_data
 from vergence.engine.evaluation import naming, scored
 from vergence.engine.protections.setup import check_privacy
@@ -219,12 +219,21 @@ def without_column(
         return ""
     where = "" if len(without) == len(columns) else f" in {' and '.join(without)}"
     reads = dict.fromkeys((*task.input_columns, *task.labels, *task.scored_columns, missing))
-    hint = "; without head poses give zeros, float32 [n, 2]" if missing == "pose" else ""
+    hint = without_input(missing, experiment.model)
     return (
         f"federation '{experiment.table['federation']['name']}' has no column '{missing}'{where} "
         f"(it has {', '.join(sorted(columns[without[0]]))}); task "
         f"'{experiment.table['task']['name']}' reads {', '.join(reads)}{hint}"
     )
+
+
+def without_input(column: str, model: Model | None = None) -> str:
+    """Return the end of an error message: what to do without a column of eye images, or ""."""
+    if column == "pose":
+        return "; without head poses give zeros, float32 [n, 2]"
+    if column == "side" and getattr(model, "side", False):
+        return "; set model.side = false, or give 0 for left and 1 for right eyes, int64 [n]"
+    return ""
 
 
 def digest(federation: Federation) -> str:

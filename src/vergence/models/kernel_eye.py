@@ -13,7 +13,7 @@ from vergence.core.layers.kernel_head import KernelHead
 from vergence.core.options import Positive
 from vergence.core.task import Model
 from vergence.errors import ConfigError
-from vergence.models.small_eye import standardized
+from vergence.models.small_eye import NO_CHANNELS, standardized
 
 SIDE = 0.3
 """Difference of the inputs of a left and a right eye, beside images of length 1."""
@@ -69,9 +69,10 @@ class KernelEyeNet(nn.Module):
             ConfigError: images of another size.
         """
         if tuple(image.shape[1:]) != self.image:
+            mend = "set model.image to their channels, height and width"
             raise ConfigError(
                 f"kernel_eye was made for images {list(self.image)}, got {list(image.shape[1:])}; "
-                "set model.image to their channels, height and width"
+                f"{NO_CHANNELS if image.ndim == 3 else mend}"
             )
         return self.head(eye_inputs(image, pose, *side))
 

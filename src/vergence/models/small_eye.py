@@ -25,6 +25,10 @@ FAINT = 0.15
 """Number that is added to the deviation of a crop, in its units."""
 
 
+NO_CHANNELS = "give images an axis of channels, image[:, None]"
+"""What to do with images `[n, height, width]`."""
+
+
 @dataclass(frozen=True)
 class SmallEye(Model):
     """Three 3 x 3 convolutions and two linear layers; 22,774 parameters by default.
@@ -129,9 +133,10 @@ class SmallEyeNet(Staged):
         """Return the images as the first layer sees them."""
         if tuple(x.shape[1:]) != self.options.image:
             height, width = self.options.size
+            mend = "set model.size to the height and width of these images"
             raise ConfigError(
-                f"small_eye takes eye crops [B, 1, {height}, {width}], got {list(x.shape)}; set "
-                "model.size to the height and width of these images"
+                f"small_eye takes eye crops [B, 1, {height}, {width}], got {list(x.shape)}; "
+                f"{NO_CHANNELS if x.ndim == 3 else mend}"
             )
         x = standardized(x) if self.options.standardize else x
         return functional.avg_pool2d(x, self.options.shrink) if self.options.shrink > 1 else x

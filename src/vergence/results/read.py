@@ -21,7 +21,14 @@ from vergence.errors import ConfigError, DataError, StateError, nearest
 from vergence.metrics.intervals import Bounds
 from vergence.results.layout import COLUMNS, TABLES, method_name
 from vergence.results.mask_files import Masks
-from vergence.results.run_files import AGAIN, POISONED, read_json, read_text, whole_lines
+from vergence.results.run_files import (
+    AGAIN,
+    POISONED,
+    nearest_runs,
+    read_json,
+    read_text,
+    whole_lines,
+)
 
 Frame = Any
 """A pandas DataFrame. The type is `Any`, as pandas is imported only when it is needed."""
@@ -343,7 +350,7 @@ def read(folder: Path | str) -> StudyResults:
     if not folder.is_dir():
         siblings = sorted(p.name for p in folder.parent.glob("*") if p.is_dir())
         hint = f"; in {folder.parent} there are: {', '.join(siblings)}" if siblings else ""
-        raise StateError(f"there is no folder {folder}{hint}")
+        raise StateError(f"there is no folder {folder}{nearest_runs(folder) or hint}")
     if not (folder / "results.json").exists():
         raise StateError(
             f"{folder} holds no results (no index.json, no results.json); "

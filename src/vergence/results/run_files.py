@@ -30,8 +30,9 @@ from vergence.errors import StateError
 # A forged file could otherwise fill the memory; no run writes files of these sizes.
 JSON_BYTES, TABLE_BYTES = 2**28, 2**31
 """Largest sizes in bytes of a JSON file, and of a table."""
-LONGEST_PATH = 1000
-"""Largest number of characters of a path from one run to another."""
+SHOWN, LONGEST_PATH = 5, 1000
+"""Largest number of run directories that an error message names, and of characters of a path from
+one run to another."""
 POISONED = "POISONED"
 """Key under which data and provenance name a run's malicious clients."""
 AGAIN = "restore it from a copy, or run again"
@@ -206,6 +207,15 @@ KINDS: Mapping[str, type[BaseModel]] = {
     "provenance.json": Provenance,
     "index.json": Index,
 }
+
+
+def nearest_runs(folder: Path) -> str:
+    """Return the end of an error message on a folder that is no run: runs above or beside it."""
+    above = folder.parent
+    if (above / "results.json").is_file():
+        return f"; {above} is a run directory: name it"
+    runs = [str(path.parent) for path in sorted(above.glob("*/results.json"))[:SHOWN]]
+    return f"; name a run directory, such as {', '.join(runs)}" if runs else ""
 
 
 def read_bytes(path: Path, most: int = TABLE_BYTES) -> bytes:

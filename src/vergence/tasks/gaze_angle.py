@@ -6,7 +6,7 @@ Used in `adaptation`, `deployment`, `model_tools`, `studies` and `video`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -15,6 +15,7 @@ from annotated_types import Interval
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vergence.console import note
 from vergence.core.data import Batch, Samples, Splits, copy_of
 from vergence.core.federation import Federation
 from vergence.core.options import Share
@@ -49,6 +50,8 @@ AMOUNTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # A little more than pi, which float32 rounds up: the yaw of a gaze straight backwards.
 FARTHEST = math.pi + 0.01
 """Largest angle in radians; larger ones are degrees."""
+# As above: straight up, down or aside.
+SIDEWAYS = math.pi / 2 + 0.01
 
 Angles = Float[Tensor, "samples 2"]
 
@@ -237,14 +240,20 @@ class GazeAngle(PriorTask):
     def check(self, federation: Federation) -> None:
         """Refuse angles that are not in radians, and sides that are not 0 or 1.
 
+        A note on stderr says if somebody looks away from the camera.
+
         Raises:
             DataError: a person's samples have such a number; the message names it and the person.
         """
         # People who are generated on demand are too many to look at, and have radians.
         people = {} if federation.recipe is not None else federation.people
-        for person, splits in people.items():
-            for part in (splits.train, splits.val, splits.test):
-                check_angles(part, f"{federation.name}: {person}")
+        parts = (
+            (f"{federation.name}: {person}", part)
+            for person, splits in people.items()
+            for part in (splits.train, splits.val, splits.test)
+        )
+        if away := check_angles(parts):
+            note(away)
 
     def labelled(self, classes: Tensor, noise: Tensor | None = None) -> Batch:
         """Return the centres of the cells as gaze, or with `noise` other places in the cells."""
@@ -345,28 +354,51 @@ class GazeAngle(PriorTask):
         return self.metrics(alone(train, gaze, self.kernel_inputs(splits.test)), splits.test)
 
 
-def check_angles(samples: Samples, where: str) -> None:
-    """Refuse gaze and head pose beyond pi, and sides of the eye that are not 0 or 1.
+def check_angles(parts: Iterable[tuple[str, Samples]]) -> str:
+    """Refuse angles that are not in radians, and sides of the eye that are not 0 or 1.
+
+    Args:
+        parts: samples, each after the words with which an error message names them.
+
+    Returns:
+        A warning if somebody looks away from the camera, which images of eyes hardly show; else "".
 
     Raises:
-        DataError: there is such a number; the message begins with `where`.
+        DataError: pitch of gaze is beyond pi/2, another angle beyond pi, or a side is another.
     """
-    for name in ("gaze", "pose"):
-        column = samples.columns.get(name)
-        if column is None or not len(column):
-            continue
-        if (largest := float(column.abs().max())) > FARTHEST:
+    away, farthest = "", SIDEWAYS
+    for where, samples in parts:
+        for name in ("gaze", "pose"):
+            column = samples.columns.get(name)
+            if column is None or not len(column):
+                continue
+            if (largest := float(column.abs().max())) > FARTHEST:
+                raise DataError(
+                    f"{where}: {name} reaches {largest:.1f}, and angles must be radians (pitch, "
+                    "yaw): convert degrees with numpy.deg2rad"
+                )
+            if name == "pose" or column.shape[1:] != (2,):
+                continue
+            pitch, yaw = column.abs().amax(0).tolist()
+            if pitch > SIDEWAYS:
+                raise DataError(
+                    f"{where}: pitch of gaze reaches {pitch:.2f}, and straight up is 1.57 radians: "
+                    "give (pitch, yaw), and convert degrees with numpy.deg2rad"
+                )
+            if yaw > farthest:
+                farthest = yaw
+                away = (
+                    f"{where}: yaw of gaze reaches {yaw:.2f}, and beyond 1.57 radians (90 degrees) "
+                    "people look away from the camera: check that gaze is (pitch, yaw) in radians"
+                )
+        side = samples.columns.get("side")
+        if side is not None and not ((side == 0) | (side == 1)).all():
+            other = side[(side != 0) & (side != 1)].flatten()[0]
             raise DataError(
-                f"{where}: {name} reaches {largest:.1f}, and angles must be radians (pitch, yaw): "
-                "convert degrees with numpy.deg2rad"
+                f"{where}: side is {other:g}, and must be 0 for a left and 1 for a right eye; mend "
+                "it, or leave the column out"
             )
-    side = samples.columns.get("side")
-    if side is not None and not ((side == 0) | (side == 1)).all():
-        other = side[(side != 0) & (side != 1)].flatten()[0]
-        raise DataError(
-            f"{where}: side is {other:g}, and must be 0 for a left and 1 for a right eye; mend it, "
-            "or leave the column out"
-        )
+    return away
 
 
 def part_of(own: Float[Tensor, "folds 2 2"], amount: float) -> Float[Tensor, "folds 2 2"]:
