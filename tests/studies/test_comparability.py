@@ -88,6 +88,13 @@ def test_the_field_that_differs_is_named_with_both_values(two, field):
     refused.match(rf'compare all the same: --allow {field}, or allow=\["{field}"\] in Python$')
 
 
+def test_all_fields_that_differ_are_named_at_once(two):
+    write(two[1], ["wire.codec=int8"], {"rounds": 12})
+    with pytest.raises(ConfigError, match=r"--allow rounds --allow wire.codec, or allow=\["):
+        gather(two)
+    assert gather(two, allow=["rounds", "wire.codec"])
+
+
 @pytest.mark.parametrize("field", FIELDS)
 def test_what_is_allowed_is_noted(two, field):
     sets, results, data, *_ = FIELDS[field]

@@ -70,19 +70,21 @@ def check_comparable(
     # All against the first: if each is comparable to it, all are to each other.
     first = runs[0]
     for run in runs[1:]:
-        for field, one, other in differences(first, run):
+        found = list(differences(first, run))
+        refused = [field for field, *_ in found if not _within(field, allowed)]
+        for field, one, other in found:
             here, there = _shown(one, other), _shown(other, one)
             # Two missing digests are not equal: the runs may have read different data.
-            if not _within(field, allowed) and one is other is None:
+            if field in refused and one is other is None:
                 raise StateError(
                     f"cannot compare: {field} is not known, the provenance.json of {first.label} "
                     f"and of {run.label} do not say what was read; run them again, or "
-                    f"{_allowing(field)}"
+                    f"{_allowing(refused)}"
                 )
-            if not _within(field, allowed):
+            if field in refused:
                 raise ConfigError(
                     f"cannot compare: {field} differs, {first.label} has {here}, {run.label} has "
-                    f"{there}; {REMEDIES[field.partition('.')[0]]}, or {_allowing(field)}"
+                    f"{there}; {REMEDIES[field.partition('.')[0]]}, or {_allowing(refused)}"
                 )
             if _within(field, hide):
                 continue
@@ -96,8 +98,11 @@ def check_comparable(
     ]
 
 
-def _allowing(field: str) -> str:
-    return f'compare all the same: --allow {field}, or allow=["{field}"] in Python'
+def _allowing(names: Sequence[str]) -> str:
+    """Return how to allow all fields that differ, not one after another."""
+    options = " ".join(f"--allow {name}" for name in names)
+    listed = ", ".join(f'"{name}"' for name in names)
+    return f"compare all the same: {options}, or allow=[{listed}] in Python"
 
 
 def _few(labels: Sequence[str]) -> str:
@@ -106,7 +111,7 @@ def _few(labels: Sequence[str]) -> str:
 
 
 def differences(one: Run, other: Run) -> Iterator[Difference]:
-    """Yield differences, the most basic first; a later field is read only if the caller goes on.
+    """Yield differences, the most basic first.
 
     Learning rates and the like may differ between methods that were tuned with equally many trials.
     Two missing digests are a difference.
