@@ -210,8 +210,13 @@ KINDS: Mapping[str, type[BaseModel]] = {
 
 
 def nearest_runs(folder: Path) -> str:
-    """Return the end of an error message on a folder that is no run: runs above or beside it."""
+    """Return the end of an error message on a folder that is no run: runs above or beside it.
+
+    It is "" if there are none, or if the folder is a run that has not finished.
+    """
     above = folder.parent
+    if (folder / "config.toml").is_file():
+        return ""
     if (above / "results.json").is_file():
         return f"; {above} is a run directory: name it"
     runs = [str(path.parent) for path in sorted(above.glob("*/results.json"))[:SHOWN]]
