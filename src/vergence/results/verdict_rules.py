@@ -235,16 +235,10 @@ def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
     for run in study.runs:
         # A larger budget of the same method was tried and is worse: more training would not help.
         done = run.closed_form or best_of_budgets(study, run, metric)
-        curve = training_curve(run, metric)
-        gain = 0.0 if done else gain_a_round(*curve)
+        gain = 0.0 if done else gain_a_round(*training_curve(run, metric))
         lower = metric in run.lower_is_better
         by_label[run.label] = standing(
-            run.scores(metric),
-            priors,
-            lower,
-            gain,
-            count_test_images(run, metric),
-            rounds=max(curve[0], default=0.0),
+            run.scores(metric), priors, lower, gain, count_test_images(run, metric)
         )
     return by_label
 
