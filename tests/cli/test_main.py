@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -328,7 +329,7 @@ def test_compare_of_one_method_alone_still_shows_the_priors(tmp_path):
 
 def test_compare_of_different_tasks_names_both(out, tmp_path):
     other = tmp_path / "other"
-    (other / "results.json").parent.mkdir()
+    shutil.copytree(out / "fedavg", other)
     text = (out / "fedavg" / "results.json").read_text()
     (other / "results.json").write_text(text.replace('"task": "toy"', '"task": "gaze_map"'))
     vergence("compare", out / "fedavg", other).complains(2, "task", "toy", "gaze_map")
