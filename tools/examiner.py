@@ -152,12 +152,13 @@ def in_place(numbers: Numbers, claim: Mapping[str, str], tested: bool = False) -
     gains = [0.0 if p else numbers.gain(side) for p, side in zip(prior, sides, strict=True)]
     lost = any(b and g == 0 and not p for (_, b), g, p in zip(told, gains, prior, strict=True))
     winner = int((means[1] > means[0]) != lower and means[0] != means[1])
-    asked = above if float(claim["within"]) > 0 else [above[winner]]
+    apart = not tested and distance(numbers, claim)
+    asked = above if float(claim["within"]) > 0 and not apart else [above[winner]]
     if any(a is None for a in asked):
         return "open", lost
     if not any(above):
         return "neither learned", lost
-    judged = not tested and above[winner] and out_of_reach(numbers, claim, sides[1 - winner])
+    judged = above[winner] and reach(numbers, sides[1 - winner]) < apart
     if max([g for g in gains if not math.isnan(g)], default=0.0) > 0 and not judged:
         return "not trained", lost
     if any(math.isnan(g) for g in gains):
@@ -165,19 +166,24 @@ def in_place(numbers: Numbers, claim: Mapping[str, str], tested: bool = False) -
     return ("" if all(asked) else "winner not learned"), lost
 
 
-def out_of_reach(numbers: Numbers, claim: Mapping[str, str], loser: str) -> bool:
-    """Whether a worse row, gaining on as in its last third, stays behind for as many rounds again.
+def distance(numbers: Numbers, claim: Mapping[str, str]) -> float:
+    """End of the interval that is nearer to 0, less what the claim allows one row to be worse by.
 
-    Behind the end of the interval that is nearer to 0; False if that includes 0, or if rows are
-    said to be alike, or no worse by a margin, or the curves are of another metric.
+    0 if nothing is left of it, or the curves are of another metric.
     """
-    if claim["gate"] != claim["metric"] or float(claim["margin"]) or float(claim["within"]):
-        return False
-    low, high, *_ = ends_of(numbers, claim, 0.0)
+    if claim["gate"] != claim["metric"]:
+        return 0.0
+    (low, *_), (_, high, *_) = (ends_of(numbers, claim, m) for m in (0.0, float(claim["margin"])))
+    limit = float(claim["within"])
+    return float(np.nanmax([low - limit, -high - limit, 0.0]))
+
+
+def reach(numbers: Numbers, loser: str) -> float:
+    """What a row would gain in as many rounds again, if it gained on as in its last third."""
+    if loser.endswith(" (prior)"):
+        return 0.0
     curves = [numbers.curves.get(label, []) for label in loser.split("|")]
-    rounds = max((at for curve in curves for at, _ in curve), default=0)
-    prior = loser.endswith(" (prior)")
-    return (0.0 if prior else numbers.gain(loser) * rounds) < max(low, -high, 0.0)
+    return numbers.gain(loser) * max((at for curve in curves for at, _ in curve), default=0)
 
 
 def ends_of(numbers: Numbers, claim: Mapping[str, str], margin: float) -> tuple[float, ...]:

@@ -252,9 +252,11 @@ def _instead(
     equal = len(pair.these) == 1 and not claim.within and same_scores(mine, theirs)
     lost = pair.these[0] if one.destroyed else pair.rival if other.destroyed else ""
     # The curve by which rows still gain is that of the metric in which they must have learned.
-    finished = claim.within or claim.margin or pair.metric != gate
-    lead = 0.0 if finished else float(np.nanmax([pair.lo, -pair.hi, 0.0]))
-    words = instead_of_verdict(one, other, equal, bool(claim.within), lead)
+    # What a claim allows a row to be worse by, a margin or a limit, it would not have to catch up.
+    # Rows that are said to be alike must both have learned, unless they are further apart.
+    ends = [pair.lo - claim.within, -pair.eased[1] - claim.within, 0.0]
+    lead = float(np.nanmax(ends)) if pair.metric == gate else 0.0
+    words = instead_of_verdict(one, other, equal, claim.within > 0 and not lead, lead)
     return {"instead": words, "destroyed": lost}
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.papers.claims import better, order, peak
+from tests.papers.claims import alike, better, order, peak
 from vergence_papers import command as app
 from vergence_papers.claims import OTHERS, OWN, Claim, Pair, PaperTable
 from vergence_papers.data_sets import COSTS, GROUNDS
@@ -112,6 +112,29 @@ def test_a_margin_forgives_its_share_of_the_rival():
     assert verdict(replace(claim, margin=0.0), evidence(scores)).reason.startswith("opposite")
     even = evidence({"a": (9, 9, 9), "b": (10, 10, 10)})
     assert verdict(claim, even).word == "holds"
+
+
+def test_a_margin_or_limit_may_be_missed_by_rows_that_still_gain():
+    """A worse row need only come as near as the claim allows.
+
+    a is 9, 10, 11 worse than b: -10 -/+ 2.484, with a limit of 2 behind by 5.5 at least. It gains
+    1 a round in the last of three rounds, which is 3 in as many rounds again; of twice that it
+    might come near enough. A row that has not learned is apart as well, but never alike.
+    """
+    scores = {"a": (11, 10, 9), "b": (20, 20, 20)}
+    limit = alike("c", "1", 2, "a", "b")
+    margin = better("c", "1", "a", "b", margin=0.1)
+    slow, fast = ({"a": ((1, 2, 3), (8.0, 10 - gain, 10.0))} for gain in (1.0, 2.0))
+    for claim in (limit, margin):
+        assert verdict(claim, evidence(scores, curves=slow)).word == "contradicted"
+        assert verdict(claim, evidence(scores, curves=fast)).word.startswith("not trained")
+        assert verdict(claim, evidence(scores, prior=[10, 10, 10])).word == "contradicted"
+    near = evidence(
+        {"a": (19.9, 20, 20.1), "b": (20, 20, 20)}, curves={"a": ((1, 2, 3), (8, 9, 20))}
+    )
+    assert verdict(limit, near).word.startswith("not trained")
+    unlearned = evidence({"a": (9.9, 10, 10.1), "b": (10.5, 10.6, 10.7)}, prior=[10] * 3)
+    assert verdict(limit, unlearned).word == "winner not learned"
 
 
 @pytest.mark.parametrize(
