@@ -168,7 +168,7 @@ def pages() -> dict[str, Callable[[], str]]:
         },
         **{f"reference/api/{name}.md": lambda name=name: api_of(name) for name in PACKAGES},
         "explanation/decisions/README.md": decisions,
-        "results/verdicts.md": lambda: verdicts_list.page(ROOT / "papers"),
+        "results/verdicts.md": lambda: verdicts_list.page(ROOT / "papers", verdicts_list.ASKED),
         "results/README.md": lambda: results_list.page(DOCS / "results", ROOT / "papers"),
     }
 

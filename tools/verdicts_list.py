@@ -55,6 +55,58 @@ uncertain, so these are orders of magnitude for the planning of a study, and no 
 number" means that the mean lies on the other side, or that {most:,} would not be enough; "not
 known", that the page was written before it told what a claim of likeness needs.
 """
+HEADLINES = """
+## Headlines
+
+The claims by which the papers stand, and what decides them here, as their pages have them. Data
+and settings are those of the page.
+
+| asked | claim | page | better by | 95 % interval | of | verdict |
+|---|---|---|---:|---|---:|---|
+"""
+ASKED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "FedCPF on real eyes",
+        "fedcpf/table1_mpiigaze_crops_300",
+        ("FedCPF improves on local-only", "FedCPF improves on FedAvg", "choosing by change"),
+    ),
+    (
+        "FedCPF on video that is learned",
+        "fedcpf/table1_hevc_video",
+        ("FedCPF improves on local-only", "FedCPF improves on FedAvg", "choosing by change"),
+    ),
+    (
+        "adaptive servers, rates as printed",
+        "adaptive/headline-as-printed_mpiigaze_crops",
+        ("adaptive FL beats FedAvg", "adaptive FL beats individual training"),
+    ),
+    (
+        "adaptive servers, small client rate",
+        "adaptive/headline-small-rate_mpiigaze_crops",
+        ("adaptive FL beats FedAvg",),
+    ),
+    (
+        "adaptive servers, rates of a search",
+        "adaptive/headline_mpiigaze_crops",
+        ("adaptive FL beats FedAvg", "adaptive FL beats individual training"),
+    ),
+    (
+        "AP-FL on a trained base",
+        "apfl/readings_fashion_mnist",
+        ("AP-FL beats FedAvg by Equation 3.10", "AP-FL beats FedAvg as the text reads"),
+    ),
+    (
+        "student of a white box, as printed",
+        "pezsl/table5.2_cifar10_unseen",
+        ("the white box's student is close to its teacher",),
+    ),
+    (
+        "student of a white box, by moments",
+        "pezsl/moments_cifar10_unseen",
+        ("by moments the student is close to its teacher",),
+    ),
+)
+"""What is asked, the page that answers it, and how its claims begin."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +154,8 @@ def paper_pages(papers: Path) -> list[Path]:
     return sorted(papers.glob("*/results/*.md"))
 
 
-def page(papers: Path) -> str:
-    """The page about all pages in the folders of papers."""
+def page(papers: Path, asked: Sequence[tuple[str, str, Sequence[str]]] = ()) -> str:
+    """The page about all pages in the folders of papers, with a table of headlines, if asked."""
     pages = [Page.read(path) for path in paper_pages(papers)]
     lines = [line for page in pages for line in page.lines]
     tested = sum(line.word in ("holds", "contradicted", "not shown") for line in _once(pages))
@@ -121,10 +173,31 @@ def page(papers: Path) -> str:
         for line in _open(lines)
     ]
     table = "\n".join([f"| {' | '.join(heads)} |", ruler, *rows])
-    parts = [HEAD, table, chance if tested else ""]
+    parts = [HEAD, table, chance if tested else "", *headlines(papers, asked)]
     if planned:
         parts += [PLAN.format(most=MOST), "| claim | page | shown with |\n|---|---|---:|", *planned]
     return "\n".join(parts)
+
+
+def headlines(papers: Path, asked: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
+    """The table of headlines, from pages in the folders of papers.
+
+    Raises:
+        ValueError: a page has no claim, or several, that begin so.
+    """
+    rows = []
+    for question, name, starts in asked:
+        paper, _, stem = name.partition("/")
+        path = papers / paper / "results" / f"{stem}.md"
+        for start in starts:
+            lines = [line for line in _lines(path) if line.whose and line.text.startswith(start)]
+            if len(lines) != 1:
+                raise ValueError(f"{path} has {len(lines)} claims that begin with: {start}")
+            (line,) = lines
+            link = f"[{name}](../../papers/{paper}/results/{stem}.md)"
+            cells = [question, line.text, link, line.better, line.interval, line.count, line.word]
+            rows.append(f"| {' | '.join(cells)} |")
+    return [HEADLINES + "\n".join(rows) + "\n"] if rows else []
 
 
 def needed(line: Told) -> str:

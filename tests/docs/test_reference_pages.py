@@ -202,6 +202,18 @@ def test_claims_are_counted_by_whose_they_are_and_shared_runs_once(tmp_path):
     assert "| splitfed | real | ours |  |  |  | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in told
 
 
+def test_headlines_are_claims_of_their_pages(tmp_path):
+    """They have the page's own numbers and words, and a claim that is not there is an error."""
+    paper_page(tmp_path, "fig", PAGE)
+    told = verdicts_list.page(tmp_path, [("who wins", "splitfed/fig", ["g", "a is"])])
+    assert "| who wins | g (5) | [splitfed/fig]" in told
+    assert "| +5.00 | [2.52, 7.48] | 3 of 3 | holds |" in told
+    assert "| +2.00 | [−0.48, 4.48] | 3 of 3 | not shown |" in told
+    for start in ("h", ""):
+        with pytest.raises(ValueError, match="claims that begin with"):
+            verdicts_list.headlines(tmp_path, [("who wins", "splitfed/fig", [start])])
+
+
 @pytest.mark.parametrize("line", ["seeds: 1, rounds: 2", "1 seed, 1 round", "1 seed, 25 rounds"])
 def test_a_page_of_one_seed_says_so(line, tmp_path):
     file = paper_page(tmp_path, "fig", PAGE.replace("seeds: 3, rounds: 2", line))
