@@ -10,7 +10,7 @@ from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.method import Exposure
 from vergence.core.params import Layout, Params
 from vergence.errors import ConfigError
-from vergence.privacy.reply_checks import fault, span, zeros_for
+from vergence.privacy.reply_checks import fault, zeros_for
 from vergence.privacy.split.output_range import Span
 
 LAYOUT = Layout(("w",), ((2,),))
@@ -109,10 +109,7 @@ def test_replies_that_do_not_count(total, options, why):
     assert found.startswith(why)
 
 
-def test_spans_of_weights_and_zeros_in_place_of_a_reply():
-    assert span(0.5) == (0.5, 0.5)
-    assert span(MASK) == (0.0, 1.0)
-    assert span(params(0.5, 3.0)) == (0.5, 3.0)
+def test_zeros_in_place_of_a_reply():
     sealed = SealedReply(3, {"a": SealedTree(params(7.0, 8.0), 5.0)}, {"loss": 1.0})
     found = zeros_for(sealed, {}, NUMBER)
     assert found is not None

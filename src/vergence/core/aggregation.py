@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.core.masks import Mask
+from vergence.core.masks import Mask, equal_to
 from vergence.core.messages import SealedReply
 from vergence.core.params import Params
 
@@ -44,7 +44,7 @@ class Aggregate:
         total, weight = self.totals[tree], self.weights[tree]
         if not isinstance(weight, Params):
             return total / weight if weight else total
-        nobody = torch.from_numpy(weight.flat.numpy() == 0).to(weight.flat.dtype)
+        nobody = equal_to(weight.flat, 0.0).to(weight.flat.dtype)
         # Entries that nobody sent have weight 0: with 1 in its place their mean is 0 and not NaN.
         return total.like(total.flat / nobody.add_(weight.flat))
 
@@ -60,11 +60,12 @@ class Sum:
     """Running sum of clients' replies: total and weight of every tree (named set of parameters).
 
     Replies are added in the order of the calls of `add`. `new(n, dtype)` allocates a vector of `n`
-    entries, in ordinary memory or in memory that processes share.
+    entries, such as in memory that processes share; without it a sum lies where its first reply
+    lies.
     """
 
     def __init__(self, new: Callable[[int, torch.dtype], Tensor] | None = None) -> None:
-        self.new = new or (lambda n, dtype: torch.empty(n, dtype=dtype))
+        self.new = new
         self.totals: dict[str, Params] = {}
         self.weights: dict[str, float | Params] = {}
         self.count = 0
@@ -76,7 +77,7 @@ class Sum:
             weight = tree.weight
             # As numbers, which are ten times faster to add than truth values.
             if isinstance(weight, Mask):
-                weight = Params(weight.bits.view(torch.uint8), weight.layout)
+                weight = Params(weight.on(tree.total.flat).view(torch.uint8), weight.layout)
             self._add(name, tree.total, weight)
 
     def merge(self, other: Sum) -> None:
@@ -103,7 +104,8 @@ class Sum:
             self.weights[name] = mine + weight
 
     def _copy(self, params: Params, like: Params) -> Params:
-        buffer = self.new(params.layout.n, like.flat.dtype)
+        new = self.new or (lambda n, dtype: like.flat.new_empty(n, dtype=dtype))
+        buffer = new(params.layout.n, like.flat.dtype)
         return params.like(buffer.copy_(params.flat))
 
     def aggregate(

@@ -1,12 +1,15 @@
 """Element masks: which parameters are personal.
 
+A mask works on parameters of any device, and its results lie where they lie. In main memory numpy
+goes through blocks that fit into a core's cache; elsewhere torch does the same, bit for bit.
+
 Used in most packages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 
 import numpy as np
@@ -28,8 +31,7 @@ SAMPLE = 1 << 14
 class Mask:
     """One truth value per parameter entry, in the order of a flat vector; true means personal.
 
-    The values are in main memory. A mask is never changed in place: every operation returns a new
-    mask.
+    A mask is never changed in place: every operation returns a new mask.
 
     Examples:
         >>> layout = Layout(("w",), ((4,),))
@@ -79,23 +81,17 @@ class Mask:
         The choice is exact and takes O(n) time for any scores. NaN counts as the highest score but
         is never marked, so the mask can have fewer than k entries.
         """
-        k = min(k, among.count)
-        if k <= 0:
-            return cls.none(score.layout)
-        bits = highest(_as_floats(score.flat), k, among.bits.numpy())
-        return cls(torch.from_numpy(bits), score.layout)
+        return cls(_top(score.flat, min(k, among.count), among.on(score.flat)), score.layout)
 
     @classmethod
     def top_each(cls, score: Params, k: Mapping[str, int], among: Mask) -> Mask:
         """Return a mask of the `k[name]` highest scores of each named tensor, within `among`."""
-        bits = np.zeros(score.layout.n, dtype=bool)
-        values, inside = _as_floats(score.flat), among.bits.numpy()
+        inside, counts = among.on(score.flat), among.counts()
+        bits = torch.zeros_like(inside)
         for name, room in k.items():
             part = score.layout.slices[name]
-            most = min(room, int(np.count_nonzero(inside[part])))
-            if most > 0:
-                bits[part] = highest(values[part], most, inside[part])
-        return cls(torch.from_numpy(bits), score.layout)
+            bits[part] = _top(score.flat[part], min(room, counts[name]), inside[part])
+        return cls(bits, score.layout)
 
     @classmethod
     def best(cls, score: Params, k: int | Mapping[str, int], among: Mask) -> Mask:
@@ -111,15 +107,26 @@ class Mask:
         return flipped
 
     def __or__(self, other: Mask) -> Mask:
-        return Mask(self.bits | other.bits, self.layout)
+        return Mask(self.bits | other.on(self.bits), self.layout)
 
     def __and__(self, other: Mask) -> Mask:
-        return Mask(self.bits & other.bits, self.layout)
+        return Mask(self.bits & other.on(self.bits), self.layout)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mask) and np.array_equal(self.bits.numpy(), other.bits.numpy())
+        if not isinstance(other, Mask) or self.layout.n != other.layout.n:
+            return False
+        if self.bits.is_cpu and other.bits.is_cpu:
+            return np.array_equal(self.bits.numpy(), other.bits.numpy())
+        # Masks that grow differ in their counts, which are known: a GPU need not be asked again.
+        same = self.count == other.count
+        trivial = self.count in (0, self.layout.n)
+        return same and (trivial or torch.equal(self.bits, other.on(self.bits)))
 
     __hash__ = None  # type: ignore[assignment]
+
+    def on(self, tensor: Tensor) -> Tensor:
+        """Return the truth values on the device of a tensor."""
+        return self.bits.to(tensor.device)
 
     def merge(self, personal: Params, shared: Params) -> Params:
         """Return the entries of `personal` where the mask is true, and of `shared` elsewhere."""
@@ -134,6 +141,9 @@ class Mask:
         self._select(flat, params.flat, flat)
 
     def _select(self, mine: Tensor, theirs: Tensor, into: Tensor) -> None:
+        if not into.is_cpu:
+            torch.where(self.on(into), mine, theirs, out=into)
+            return
         a, b, out = _as_integers(mine), _as_integers(theirs), _as_integers(into)
         bits = self.bits.numpy().view(np.int8)
         # b ^ ((a ^ b) * bit) is a where the bit is 1 and b where it is 0, without a branch.
@@ -146,6 +156,8 @@ class Mask:
         """Return the entries where the mask is true, and 0 elsewhere, even where there was NaN."""
         if self.count == self.layout.n:
             return params
+        if not params.flat.is_cpu:
+            return params.like(params.flat.masked_fill(~self.on(params.flat), 0))
         # As integers, since 0 times NaN is NaN.
         integers = _as_integers(params.flat) * self.bits.numpy().view(np.int8)
         return params.like(torch.from_numpy(integers).view(params.flat.dtype))
@@ -154,6 +166,8 @@ class Mask:
         """Return the entries where the mask is true, in order, `[count]`."""
         if self.count == self.layout.n:
             return params.flat
+        if not params.flat.is_cpu:
+            return params.flat[self.on(params.flat)]
         integers = _as_integers(params.flat)[np.flatnonzero(self.bits.numpy())]
         return torch.from_numpy(integers).view(params.flat.dtype)
 
@@ -165,12 +179,17 @@ class Mask:
         """
         if values.shape != (self.count,):
             raise ConfigError(f"{self!r} takes {self.count} values, not {tuple(values.shape)}")
-        flat = torch.zeros(self.layout.n, dtype=values.dtype)
+        flat = values.new_zeros(self.layout.n)
+        if not values.is_cpu:
+            return Params(flat.masked_scatter_(self.on(flat), values), self.layout)
         _as_integers(flat)[np.flatnonzero(self.bits.numpy())] = _as_integers(values)
         return Params(flat, self.layout)
 
     def distance(self, a: Params, b: Params) -> Params:
         """Return |a - b| where the mask is true, and 0 elsewhere."""
+        if not a.flat.is_cpu:
+            gap = (a.flat - b.flat).abs_()
+            return a.like(gap.masked_fill_(~self.on(gap), 0))
         gap = torch.empty_like(a.flat)
         mine, theirs, bits = a.flat.numpy(), b.flat.numpy(), self.bits.numpy().view(np.int8)
         out, raw = gap.numpy(), _as_integers(gap)
@@ -184,13 +203,13 @@ class Mask:
     def count(self) -> int:
         """Number of personal entries."""
         if self._count is None:
-            self._count = int(np.count_nonzero(self.bits.numpy()))
+            self._count = _counts([self.bits])[0]
         return self._count
 
     def counts(self) -> dict[str, int]:
         """Return the number of personal entries of each tensor."""
-        bits = self.bits.numpy()
-        return {n: int(np.count_nonzero(bits[part])) for n, part in self.layout.slices.items()}
+        parts = self.layout.slices
+        return dict(zip(parts, _counts([self.bits[part] for part in parts.values()]), strict=True))
 
     @property
     def fraction(self) -> float:
@@ -199,16 +218,52 @@ class Mask:
 
     def packed(self) -> Tensor:
         """Return the bits packed eight to a byte, uint8 `[ceil(n / 8)]`."""
-        return torch.from_numpy(np.packbits(self.bits.numpy()))
+        if self.bits.is_cpu:
+            return torch.from_numpy(np.packbits(self.bits.numpy()))
+        whole = torch.nn.functional.pad(self.bits.view(torch.uint8), (0, -self.layout.n % 8))
+        return (whole.unflatten(0, (-1, 8)) << _places(whole)).sum(1, dtype=torch.uint8)
 
     @classmethod
     def unpacked(cls, packed: Tensor, layout: Layout) -> Mask:
         """Undo `packed`: return the mask whose bits are packed eight to a byte."""
+        if not packed.is_cpu:
+            bits = (packed[:, None] >> _places(packed)) & 1
+            return cls(bits.flatten()[: layout.n].bool(), layout)
         bits = np.unpackbits(packed.numpy(), count=layout.n).view(np.bool_)
         return cls(torch.from_numpy(bits), layout)
 
     def __repr__(self) -> str:
         return f"Mask({self.count} of {self.layout.n} personal)"
+
+
+def equal_to(values: Tensor, number: Tensor | float) -> Tensor:
+    """Return whether each value equals a number, which may be a tensor without dimensions."""
+    # numpy is up to ten times faster at it.
+    return torch.from_numpy(values.numpy() == float(number)) if values.is_cpu else values == number
+
+
+def _top(values: Tensor, k: int, inside: Tensor) -> Tensor:
+    """Mark the `k` highest values where `inside` is true, as `highest` does; none below 1."""
+    if k <= 0:
+        return torch.zeros_like(inside)
+    if values.is_cpu:
+        return torch.from_numpy(highest(_as_floats(values), k, inside.numpy()))
+    # NaN is sorted as the highest, and no comparison with it is true.
+    last = values.masked_fill(~inside, -math.inf).sort().values[-k]
+    above, equal = (values > last) & inside, (values == last) & inside
+    return above | (equal & (equal.cumsum(0) <= k - above.count_nonzero()))
+
+
+def _counts(parts: Sequence[Tensor]) -> list[int]:
+    """Return the number of true values of each part, read from a GPU all at once."""
+    if not parts or parts[0].is_cpu:
+        return [int(np.count_nonzero(part.numpy())) for part in parts]
+    return torch.stack([part.count_nonzero() for part in parts]).tolist()
+
+
+def _places(like: Tensor) -> Tensor:
+    """Return how far each of eight bits is shifted in a byte, the first one furthest."""
+    return torch.arange(7, -1, -1, dtype=torch.uint8, device=like.device)
 
 
 def highest(values: NDArray, k: int, inside: Bits) -> Bits:

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from vergence.core.masks import Mask
-from vergence.core.params import Layout, Params
+from vergence.core.masks import Mask, equal_to
+from vergence.core.params import Layout, Params, read_numbers
 from vergence.core.tags import tagged
 
 Fact = bool | int | float | str | None
@@ -111,7 +110,7 @@ def seal(answer: Reply, round: int) -> SealedReply:
             total = update if weight == 1 else update * weight
             # Not `update * 0`, which keeps NaN: an update of weight 0 must not leave the client.
             if not weight:
-                total = Params.zeros(update.layout, update.flat.dtype)
+                total = update.like(torch.zeros_like(update.flat))
         trees[name] = SealedTree(total, weight)
     return SealedReply(round, trees, answer.metrics)
 
@@ -121,7 +120,7 @@ def weighted_entries(weight: Weight, layout: Layout) -> Mask:
     if isinstance(weight, Mask):
         return weight
     if isinstance(weight, Params):
-        return Mask(torch.from_numpy(weight.flat.numpy() != 0), layout)
+        return Mask(~equal_to(weight.flat, 0.0), layout)
     return Mask.full(layout) if weight else Mask.none(layout)
 
 
@@ -133,10 +132,13 @@ def support(tree: SealedTree) -> tuple[Mask, float | None]:
     if isinstance(tree.weight, Mask):
         return tree.weight, 1.0
     assert isinstance(tree.weight, Params)
-    mask, weights = weighted_entries(tree.weight, tree.weight.layout), tree.weight.flat.numpy()
-    level = weights[mask.bits.numpy().argmax()] if mask.count else 0.0
-    alike = np.count_nonzero(weights == level) == mask.count or not mask.count
-    return mask, float(level) if alike else None
+    mask, weights = weighted_entries(tree.weight, tree.weight.layout), tree.weight.flat
+    if not mask.count:
+        return mask, 0.0
+    first = mask.bits.numpy().argmax() if weights.is_cpu else mask.bits.view(torch.uint8).argmax()
+    (level,) = read_numbers([weights[first]])
+    alike = Mask(equal_to(weights, level), mask.layout).count == mask.count
+    return mask, level if alike else None
 
 
 def support_mask(tree: SealedTree) -> Mask | None:

@@ -6,7 +6,7 @@ Used in most packages.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -217,8 +217,8 @@ class Params(Mapping[str, Tensor]):
         """Smallest and largest entry; NaN if any entry is NaN, zeros if there are none."""
         if not self.layout.n:
             return 0.0, 0.0
-        low, high = torch.aminmax(self.flat)
-        return float(low), float(high)
+        low, high = read_numbers(torch.aminmax(self.flat))
+        return low, high
 
     def norm(self) -> float:
         """Return the L2 norm of the whole vector."""
@@ -230,6 +230,19 @@ class Params(Mapping[str, Tensor]):
 
     def __repr__(self) -> str:
         return f"Params({self.layout.n} entries in {len(self)} tensors)"
+
+
+def read_numbers(values: Sequence[Tensor | float]) -> list[float]:
+    """Return numbers, some of them tensors without dimensions, that are read from a GPU at once."""
+    far = [value for value in values if isinstance(value, Tensor) and not value.is_cpu]
+    # Each reading waits until the GPU has done all its work.
+    if not far:
+        return [float(value) for value in values]
+    read = iter(torch.stack([value.double() for value in far]).tolist())
+    return [
+        next(read) if isinstance(value, Tensor) and not value.is_cpu else float(value)
+        for value in values
+    ]
 
 
 def _flat(other: Params | float) -> Tensor | float:

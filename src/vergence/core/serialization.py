@@ -27,7 +27,7 @@ from torch import Tensor
 
 from vergence.core.files import JsonObject, parse_json
 from vergence.core.masks import Mask
-from vergence.core.params import Layout, Params
+from vergence.core.params import Layout, Params, read_numbers
 from vergence.core.tags import field_tags, tag
 from vergence.errors import ConfigError, StateError
 
@@ -113,7 +113,7 @@ class Packed:
     @property
     def finite(self) -> bool:
         """True if no array holds NaN or infinity."""
-        return all(is_finite(x) for x in self.arrays.values() if isinstance(x, Tensor))
+        return is_finite(*(x for x in self.arrays.values() if isinstance(x, Tensor)))
 
 
 def unpack(data: bytes, *records: type, limit: float = math.inf) -> Any:
@@ -396,9 +396,9 @@ def equal_states(a: object, b: object) -> bool:
     return pack(a) == pack(b)
 
 
-def is_finite(array: Tensor) -> bool:
-    """True if no entry is NaN or infinite."""
-    if not array.is_floating_point() or not array.numel():
-        return True
+def is_finite(*arrays: Tensor) -> bool:
+    """True if no entry of these arrays is NaN or infinite."""
+    some = (array for array in arrays if array.is_floating_point() and array.numel())
     # The extremes are NaN if any entry is, and need no mask as large as the array.
-    return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(array))
+    extremes = [extreme for array in some for extreme in torch.aminmax(array)]
+    return all(map(math.isfinite, read_numbers(extremes)))

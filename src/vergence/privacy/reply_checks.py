@@ -3,17 +3,18 @@
 Used in `deployment` and `engine`.
 """
 
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vergence.core.masks import Mask
-from vergence.core.messages import SealedReply, SealedTree, support
+from vergence.core.masks import Mask, equal_to
+from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.method import Exposure, Method
-from vergence.core.params import Params
-from vergence.core.serialization import is_finite
+from vergence.core.params import Params, read_numbers
 
 HEAVIEST = 1e9
 """The largest weight a reply may claim: a billion examples."""
@@ -57,16 +58,17 @@ def fault(
             return f"shape: '{name}' holds data without rows"
         if isinstance(weight, Mask | Params) and weight.layout != total.layout:
             return f"shape: '{name}' has weights for other entries than it holds"
+        values, weights, quotients, declared = _limits(tree, exposed)
         # One NaN from one client would make the whole model NaN.
-        if not is_finite(total.flat):
+        if not all(map(math.isfinite, values)):
             return f"finite: '{name}' holds NaN or infinity"
         # The mean is weighted: without a limit one malicious client could outweigh all others.
-        low, high = span(weight)
-        if not 0 <= low <= high <= HEAVIEST:
+        if not 0 <= weights[0] <= weights[1] <= HEAVIEST:
             return f"weight: '{name}' claims a weight outside [0, {HEAVIEST:g}]"
-        if _overflows(total.flat, weight, low):
+        # Robust rules divide values by weights.
+        if not all(map(math.isfinite, quotients)):
             return f"finite: '{name}' over its weight is infinite"
-        if not declared(tree, exposed):
+        if not declared:
             return f"weight: '{name}' is weighed by more than the declared {exposed.weight}"
     for name, value in sealed.metrics.items():
         # A metric that the method does not declare could carry data past every protection.
@@ -77,38 +79,49 @@ def fault(
     return None
 
 
-def _overflows(flat: Tensor, weight: float | Mask | Params, low: float) -> bool:
-    """Return whether a value divided by its weight is not finite.
+class _Limits(NamedTuple):
+    """Smallest and largest numbers of a tree; both are NaN if any is NaN.
 
-    Robust rules divide values by weights. Division by a mask, or by weights that are all at least
-    1, enlarges no value. Entries of weight 0 are not divided.
-
-    Args:
-        flat: the values of a tree.
-        weight: the weight of the tree or of each entry.
-        low: the smallest weight.
+    Attributes:
+        values: of the entries.
+        weights: of the weights.
+        quotients: of entries divided by their weights; entries of weight 0 are not divided.
+        declared: whether the weight has the type that the method declares, or reveals less: a
+            number reveals less than a mask, and a mask less than weights per entry.
     """
-    if isinstance(weight, Mask) or low >= 1:
-        return False
-    by = torch.where(weight.flat > 0, weight.flat, 1) if isinstance(weight, Params) else weight or 1
-    return not is_finite((flat.float() if flat.element_size() < 4 else flat) / by)
+
+    values: Sequence[float]
+    weights: Sequence[float]
+    quotients: Sequence[float]
+    declared: bool
 
 
-def span(weight: float | Mask | Params) -> tuple[float, float]:
-    """Return the smallest and the largest weight; both are NaN if any weight is NaN."""
+def _limits(tree: SealedTree, exposed: Exposure) -> _Limits:
+    """Return the limits of a tree; from a GPU they are read all at once."""
+    total, weight = tree.total.flat, tree.weight
+    values = _extremes(total) if total.is_floating_point() else (0.0, 0.0)
+    weights, quotients, declared = (0.0, 1.0), (), exposed.weight != "number"
     if isinstance(weight, Params):
-        return weight.range
-    return (0.0, 1.0) if isinstance(weight, Mask) else (float(weight), float(weight))
+        weights, by = _extremes(weight.flat), torch.where(weight.flat > 0, weight.flat, 1)
+        quotients = _extremes((total.float() if total.element_size() < 4 else total) / by)
+        # Weights that differ reveal more than a mask.
+        if exposed.weight == "mask":
+            alike = equal_to(weight.flat, 0.0) | equal_to(weight.flat, weights[1])
+            declared = 1 - _extremes((~alike).view(torch.uint8))[1]
+    elif not isinstance(weight, Mask):
+        weights, declared = (float(weight), float(weight)), True
+        # A weight of 1 or more enlarges no value.
+        if 0 < weight < 1:
+            quotients = [value / weight for value in values]
+    *numbers, last = read_numbers([*values, *weights, *quotients, declared])
+    return _Limits(numbers[:2], numbers[2:4], numbers[4:], bool(last))
 
 
-def declared(tree: SealedTree, exposed: Exposure) -> bool:
-    """Return whether a tree's weight has the type that its method declares, or reveals less.
-
-    A single number reveals less than a mask, and a mask less than weights per entry.
-    """
-    if isinstance(tree.weight, float) or exposed.weight == "per entry":
-        return True
-    return exposed.weight == "mask" and support(tree)[1] is not None
+def _extremes(flat: Tensor) -> Sequence[Tensor | float]:
+    """Return the smallest and the largest entry, zeros if there are none; halves become float32."""
+    if not flat.numel():
+        return 0.0, 0.0
+    return [end.float() if end.element_size() < 4 else end for end in torch.aminmax(flat)]
 
 
 def zeros_for(

@@ -48,7 +48,7 @@ def mask_bytes(mask: Mask, known: Mask | None) -> int:
     if mask == known:
         return 0
     bitmap = math.ceil(mask.layout.n / 8)
-    if (mask & ~known).count:
+    if known.count < mask.layout.n and (mask & ~known).count:
         return bitmap
     return min(bitmap, index_bytes(known.count - mask.count, mask.layout.n))
 
