@@ -61,7 +61,7 @@ HEADLINES = """
 The claims by which the papers stand, and what decides them here, as their pages have them. Data
 and settings are those of the page.
 
-| asked | claim | page | better by | 95 % interval | of | verdict |
+| asked | claim | page | better by | 95 % interval | of | the page says |
 |---|---|---|---:|---|---:|---|
 """
 ASKED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
