@@ -256,15 +256,11 @@ def measured_cells(path: Path, measure: Callable[[], Rows]) -> Rows:
     }
 
 
-def over_people(cells: Cells, metric: str) -> dict[str, float]:
-    """Return person of a partition -> value."""
-    return {f"{person}@{seed}": v for (seed, person, m), v in cells.items() if m == metric}
-
-
 def over_seeds(cells: Cells, metric: str) -> dict[str, float]:
     """Return seed -> mean over people's models.
 
-    A common model has one pooled score, whoever holds it: over people there is no spread.
+    People of a seed share the common model, the generator and the partition: they are no
+    independent units, and a common model has one pooled score, whoever holds it.
     """
     found: dict[str, list[float]] = {}
     for (seed, _, each), value in cells.items():
@@ -285,11 +281,11 @@ def constants(runs: Partitions, people: Sequence[str]) -> Cells:
 
 
 def both_tests(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
-    """Score everybody on own images, person by person, and on pooled ones, seed by seed."""
+    """Score everybody on own images and on pooled ones, seed by seed."""
     runs = settle_partitions(experiment, out)
     rows = every_row(runs, out)
     rows[MOST] = constants(runs, runs.study.runs[0].people)
-    return _result(part, runs, rows, {OWN: over_people, POOLED: over_seeds, HARMONIC: over_people})
+    return replace(_result(part, runs, rows), base=COMMON + part.suffix)
 
 
 def absent(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
@@ -297,23 +293,18 @@ def absent(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     runs = settle_partitions(experiment, out)
     rows = every_row(runs, out, few=True)
     rows[MOST] = constants(runs, [AWAY])
-    return _result(part, runs, rows, dict.fromkeys(MEASURED, over_seeds))
+    return _result(part, runs, rows)
 
 
-def _result(
-    part: TablePart,
-    runs: Partitions,
-    rows: Rows,
-    over: Mapping[str, Callable[[Cells, str], dict[str, float]]],
-) -> PartResult:
+def _result(part: TablePart, runs: Partitions, rows: Rows) -> PartResult:
     scores = {
         row + part.suffix + (PRIOR if row == MOST else ""): {
-            metric: values for metric, mean in over.items() if (values := mean(cells, metric))
+            metric: values for metric in MEASURED if (values := over_seeds(cells, metric))
         }
         for row, cells in rows.items()
     }
-    images = {POOLED: count_test_images(runs.study.runs[0], POOLED)}
-    return PartResult(scores, runs.study, lower=runs.study.lower_is_better, images=images)
+    lower, images = runs.study.lower_is_better, count_test_images(runs.study.runs[0], POOLED)
+    return PartResult(scores, runs.study, lower=lower, images={POOLED: images})
 
 
 def friends(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
@@ -342,7 +333,7 @@ def friends(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
             for absent in (False, True)
         )
         scores[label + part.suffix] = {
-            PRESENT_OWN: over_people(there, OWN),
+            PRESENT_OWN: over_seeds(there, OWN),
             PRESENT_POOLED: over_seeds(there, POOLED),
             **(
                 {ABSENT_OWN: over_seeds(gone, OWN), ABSENT_POOLED: over_seeds(gone, POOLED)}

@@ -48,7 +48,7 @@ from vergence_papers.running import (
     within,
 )
 from vergence_papers.teachers import judged
-from vergence_papers.verdicts import Evidence, judge, tally
+from vergence_papers.verdicts import Evidence, judge, metrics_of, tally
 
 
 def of_papers(module: str, name: str) -> dict[str, Any]:
@@ -253,20 +253,22 @@ def gather(
             scores.setdefault(prior, people)
     images: dict[str, int] = {}
     runs: dict[str, Run] = {}
-    curves: dict[str, Curve] = {}
+    curves: dict[str, Mapping[str, Curve]] = {}
     for planned, result in ran(parts, results):
         images |= result.images
         own = {run.label + planned.part.suffix: run for run in result.study.runs}
         runs |= {label: run for label, run in own.items() if label in result.scores}
-        gained = {
-            label: mean_curve([training_curve(r, r.headline) for r in result.runs(run.label)])
-            for label, run in own.items()
-        }
-        most = steepest(gained.values())
+        metrics = dict.fromkeys((result.study.headline, *metrics_of(table, where)))
+        gained = {label: curves_of(result, run, metrics) for label, run in own.items()}
+        each = {m: [c[m] for c in gained.values() if m in c] for m in metrics}
+        most = {metric: steepest(found) for metric, found in each.items() if found}
         trained = (label for label in result.scores if not label.endswith(PRIOR))
         curves |= {label: gained.get(label, most) for label in trained}
-        # A closed form is the same after every round.
-        curves |= {label: ((1, 2, 3), [level(result, label)] * 3) for label in result.closed}
+        # A closed form is the same after every round, and a teacher is asked as it is.
+        curves |= {
+            label: {m: ((1, 2, 3), [mean] * 3) for m, mean in means_of(result, label).items()}
+            for label in result.closed
+        }
     evidence = Evidence(
         scores,
         lower,
@@ -289,10 +291,28 @@ def gather(
     return ReproducedTable(table, where, marks, told, evidence, verdicts, results, noisy)
 
 
-def level(result: PartResult, label: str) -> float:
-    """Return the mean of a row in the first metric of its runs."""
-    values = result.scores[label][result.study.runs[0].headline].values()
-    return sum(values) / len(values)
+def curves_of(result: PartResult, run: Run, metrics: Iterable[str]) -> dict[str, Curve]:
+    """Return metric -> learning curve of a method's runs, of the metrics measured between rounds.
+
+    Where clients train once more after the last round, the curve ends before. If the part has
+    measured the common model as it is after that round, the curve ends with it.
+    """
+    found = {}
+    for metric in metrics:
+        mean = mean_curve([training_curve(each, metric) for each in result.runs(run.label)])
+        at, values = mean
+        ends = means_of(result, result.base).get(metric) if result.base else None
+        if ends is not None and len(at) and at[-1] < run.results["rounds"]:
+            sign = -1 if metric in run.lower_is_better else 1
+            mean = [*at, run.results["rounds"]], [*values, sign * ends]
+        if len(at):
+            found[metric] = mean
+    return found
+
+
+def means_of(result: PartResult, label: str) -> dict[str, float]:
+    """Return metric -> mean of a row over people or seeds."""
+    return {m: sum(v.values()) / len(v) for m, v in result.scores[label].items() if v}
 
 
 def alike(

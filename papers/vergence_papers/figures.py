@@ -319,7 +319,8 @@ def learning_curves(outcome: ReproducedTable) -> Figure | None:
     (metric, study), *_ = studies.items()
     sign = -1 if metric in study.lower_is_better else 1
     by_curve: dict[Any, list[tuple[float, str]]] = {}
-    for label, (at, values) in outcome.evidence.curves.items():
+    for label, by_metric in outcome.evidence.curves.items():
+        at, values = by_metric.get(metric, ((), ()))
         if len(at) > 1:
             people = outcome.evidence.scores.get(label, {}).get(metric) or {"": np.inf}
             gap = abs(float(np.mean([*people.values()])) - sign * values[-1])

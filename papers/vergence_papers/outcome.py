@@ -419,8 +419,9 @@ def evidence_rows(outcome: ReproducedTable) -> list[Sequence[Any]]:
                 (name, s, split, p, "end", metric, repr(float(v)), steps) for s, p, v in units
             ]
         found += [
-            (name, "", split, "", int(at), "curve", repr(float(mean)), steps)
-            for at, mean in zip(*evidence.curves.get(label, ((), ())), strict=True)
+            (name, "", split, "", int(at), metric, repr(float(mean)), steps)
+            for metric, curve in evidence.curves.get(label, {}).items()
+            for at, mean in zip(*curve, strict=True)
         ]
     return found
 

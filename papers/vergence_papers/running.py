@@ -91,8 +91,9 @@ class PartResult:
     metrics where less is better, of scores that the runs do not have; their priors do not count.
     `images` are those of a test that all rows share, by metric. `facts` are numbers about the runs
     that no claim is about: column -> label -> person -> value, seeds averaged within a person.
-    `closed` are rows in closed form, which have no rounds; `others` the studies of further
-    replicates.
+    `closed` are rows in closed form, and teachers, which have no rounds; `base` is the row of the
+    common model after the last round, where methods go on from it; `others` are the studies of
+    further replicates.
     """
 
     scores: Scores
@@ -103,6 +104,7 @@ class PartResult:
     images: Mapping[str, int] = field(default_factory=dict)
     facts: Scores = field(default_factory=dict)
     closed: frozenset[str] = frozenset()
+    base: str = ""
     others: tuple[StudyResults, ...] = ()
 
     def runs(self, label: str) -> list[Run]:

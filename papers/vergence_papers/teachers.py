@@ -57,7 +57,7 @@ def judged(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
     closed = [name + part.suffix for name in (RIDGE, ESZSL) if name + part.suffix in part.rows]
     for label in closed:
         scores[label] = closed_form(study.runs[0], label.startswith(ESZSL))
-    return PartResult(scores, study, closed=frozenset(closed))
+    return PartResult(scores, study, closed=frozenset((*closed, TEACHER + part.suffix)))
 
 
 def closed_form(run: Run, described: bool) -> dict[str, dict[str, float]]:

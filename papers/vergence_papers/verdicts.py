@@ -19,6 +19,7 @@ from vergence.results.verdict_rules import (
     TIE,
     Curve,
     Standing,
+    both_errors,
     gain_a_round,
     instead_of_verdict,
     same_scores,
@@ -152,9 +153,9 @@ class Evidence:
         missing: rows that could not be run here, and why.
         barred: rows that ran but must not be judged, and why.
         runs: row -> its run, where it has one of its own.
-        curves: row -> rounds in which people were measured, and means over them of the headline;
-            signed so that more is better; of a row without a run of its own, those of the run of
-            its part that gains most.
+        curves: row -> metric -> rounds in which people were measured, and means over them, signed
+            so that more is better; the main metric first. A row without a run of its own has those
+            of the run of its part that gains most.
         images: of metrics that are accuracies on a test that all rows share, its images.
     """
 
@@ -163,7 +164,7 @@ class Evidence:
     missing: Mapping[str, str]
     barred: Mapping[str, str]
     runs: Mapping[str, Run] = field(default_factory=dict)
-    curves: Mapping[str, Curve] = field(default_factory=dict)
+    curves: Mapping[str, Mapping[str, Curve]] = field(default_factory=dict)
     images: Mapping[str, int] = field(default_factory=dict)
 
     def priors(self, metric: str) -> dict[str, Mapping[str, float]]:
@@ -183,8 +184,13 @@ class Evidence:
         lower, images = metric in self.lower, self.images.get(metric, 0)
         if labels[0].endswith(PRIOR):
             return standing(mean, {}, lower, learned=True)
-        curve = steepest(self.curves.get(label, ((), ())) for label in labels)
-        gaining, rounds = gain_a_round(*curve), max(curve[0], default=0.0)
+        own = [self.curves.get(label, {}) for label in labels]
+        # A metric that was not measured between rounds has finished when the main one has.
+        curves = [each.get(metric, next(iter(each.values()), ((), ()))) for each in own]
+        gaining = gain_a_round(*steepest(curves))
+        # How far a row would come in as many rounds again, only a curve of its own can say.
+        unknown = any(metric not in each for each in own)
+        rounds = math.inf if unknown else max((at[-1] for at, _ in curves if at), default=0.0)
         return standing(mean, self.priors(metric), lower, gaining, images, rounds=rounds)
 
 
@@ -222,15 +228,17 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
 
 
 def gate_of(metric: str, ground: Ground, evidence: Evidence) -> str:
-    """Return the metric by which rows must have learned; "" of one that counts something else.
+    """Return the metric by which rows must have learned; "" of what is spent, made or attacked.
 
     It is the metric itself where a predictor that needs no training has it, else the main one; and
     the main one for half of a trade-off: a map that is bright everywhere has the best recall.
     """
     halves = {ground.quantities.get(name, ("",))[0] for name in ("recall", "precision", "u", "s")}
+    if metric in COUNTED:
+        return ""
     if metric not in halves and evidence.priors(metric):
         return metric
-    return "" if metric in COUNTED else ground.quantities["main"][0]
+    return ground.quantities["main"][0]
 
 
 def metrics_of(table: PaperTable, ground: Ground) -> list[str]:
@@ -261,12 +269,12 @@ def _instead(
 
 
 def _word(differences: Sequence[Difference]) -> tuple[str, str]:
-    if any(math.isnan(d.lo) for d in differences):
-        return "not testable here", _alone(differences)
     against = [d for d in differences if d.word == "opposite" and not d.instead]
     open_ = [d for d in differences if d.word == "none"]
     if against:
         return "contradicted", f"opposite found against {_rivals(against)}{_destroyed(against)}"
+    if any(math.isnan(d.lo) and d.instead != "same run" for d in differences):
+        return "not testable here", _alone(differences)
     if barred := _barred(differences):
         return barred
     if open_:
@@ -351,17 +359,19 @@ def _difference(
     scores = evidence.scores
     rival = scores[pair.rival][metric]
     sign = -1.0 if metric in evidence.lower else 1.0
-    people = [p for p in rival if all(p in scores[label][metric] for label in pair.these)]
+    sides = [rival, *(scores[label][metric] for label in pair.these)]
+    people = [p for p in rival if all(math.isfinite(row.get(p, math.nan)) for row in sides)]
     mine = np.array([np.mean([scores[label][metric][p] for label in pair.these]) for p in people])
     other = np.array([rival[p] for p in people])
     gain = sign * (mine - other)
     eased = gain + claim.margin * np.abs(other)
     unit, images = unit_of(people), evidence.images.get(metric, 0)
+    error = both_errors(float(mine.mean()), float(other.mean()), images) if images else 0.0
 
     def ends(values: NDArray[np.floating]) -> tuple[float, float]:
         if images:
             return with_images(interval(values), float(mine.mean()), float(other.mean()), images)
-        same = unit == "seed" and metric not in COUNTED and np.ptp(values) < TIE
+        same = unit != "person" and metric not in COUNTED and np.ptp(values) < TIE
         return (math.nan, math.nan) if same else interval(values)
 
     lowest, highest = difference_bounds(bounds(metric)) or (-math.inf, math.inf)
@@ -381,7 +391,7 @@ def _difference(
         len(people),
         _printed(table, claim, pair, ground),
         float(np.abs(gain).max()),
-        tost(gain, claim.within) if claim.within else math.nan,
+        tost(gain, claim.within, error) if claim.within else math.nan,
         unit,
         _needed(gain if claim.within else eased, claim.within),
     )

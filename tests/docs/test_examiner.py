@@ -27,7 +27,7 @@ def evidence(folder, rows, curves=None, images=0, claim=None, seeds=False):
     ]
     told = dict.fromkeys((row for row in rows if not row.startswith("prior")), FLAT)
     for row, curve in (told | (curves or {})).items():
-        found += [(row, "", 0, "", at, "curve", value, "") for at, value in curve.items()]
+        found += [(row, "", 0, "", at, "nss", value, "") for at, value in curve.items()]
     if images:
         found.append(("test", "", 0, "", "end", "nss", images, ""))
     told = {"claim": "a beats b (1)", "whose": "paper", "metric": "nss", "gate": "nss"}
@@ -107,7 +107,7 @@ def test_changed_numbers_are_found(tmp_path):
     changes = (
         ("a,,0,c,end,nss,15", "a,,0,c,end,nss,16"),
         ("prior: centre,,0,a,end,nss,1.0", "prior: centre,,0,a,end,nss,90.0"),
-        ("b,,0,,20,curve,5.0", "b,,0,,20,curve,4.0"),
+        ("b,,0,,20,nss,5.0", "b,,0,,20,nss,4.0"),
         ("b,,0,a,end,nss,5,\n", ""),
     )
     for old, new in changes:

@@ -93,6 +93,10 @@ def test_no_spread_and_one_person():
     assert (paired_t([0.0, 0.0]), paired_t([0.1, 0.1, 0.1])) == (1.0, 0.0)
     assert (tost([0.1, 0.1], 0.2), tost([0.1, 0.1], 0.05), tost([0.1, 0.1], 0.1)) == (0, 1, 0.5)
     assert math.isnan(paired_t([0.3]))
+    # Both share a standard error of 1: t = (2 - .5) / hypot(.5, 1), one degree of freedom.
+    assert tost([0.0, 1.0], 2, 1.0) == pytest.approx(
+        0.5 - math.atan(1.5 / math.hypot(0.5, 1)) / math.pi
+    )
     assert math.isnan(tost([0.3], 1))
     assert math.isnan(cohen_dz([0.3]))
     assert wilcoxon([0.3]) == 1.0

@@ -193,7 +193,7 @@ def evidence(ours, theirs):
         frozenset({"error"}),
         {},
         {},
-        curves=dict.fromkeys("ab", ((1, 2, 3), (-5.0, -5.0, -5.0))),
+        curves={key: {"error": ((1, 2, 3), (-5.0, -5.0, -5.0))} for key in "ab"},
     )
 
 

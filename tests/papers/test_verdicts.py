@@ -27,7 +27,7 @@ def evidence(scores, lower=(), missing=None, barred=None, prior=None, curves=Non
     constant = prior or [1000.0 if lower else -1000.0] * 3
     rows = {**scores, "mean (prior)": constant}
     told = {k: {"error": dict(zip("abc", v, strict=False))} for k, v in rows.items()}
-    found = dict.fromkeys(scores, FLAT) | (curves or {})
+    found = {k: {"error": v} for k, v in (dict.fromkeys(scores, FLAT) | (curves or {})).items()}
     return Evidence(told, frozenset(lower), missing or {}, barred or {}, curves=found)
 
 
@@ -135,6 +135,37 @@ def test_a_margin_or_limit_may_be_missed_by_rows_that_still_gain():
     assert verdict(limit, near).word.startswith("not trained")
     unlearned = evidence({"a": (9.9, 10, 10.1), "b": (10.5, 10.6, 10.7)}, prior=[10] * 3)
     assert verdict(limit, unlearned).word == "winner not learned"
+
+
+def test_only_a_curve_of_ones_own_metric_says_what_can_be_caught_up():
+    """b leads by 10 and a gains .5 a round, by the main metric: nobody knows how much by this."""
+    scores = {"a": (11, 10, 9), "b": (20, 20, 20)}
+    claim = better("c", "1", "b", "a")
+    rising = ((1, 2, 3), (9.0, 9.5, 10.0))
+    found = evidence(scores, curves={"a": rising})
+    assert verdict(claim, found).word == "holds"
+    other = replace(found, curves={**found.curves, "a": {"main": rising}})
+    assert verdict(claim, other).word == "not trained (gaining 0.5 a round)"
+    flat = replace(found, curves={**found.curves, "a": {"main": FLAT}})
+    assert verdict(claim, flat).word == "holds", "it has finished when the main metric has"
+
+
+def test_a_pair_without_spread_hides_no_contradiction():
+    """Seeds on one test that differ alike say nothing, and b is far behind c in all three."""
+    seeds = [f"seed {i}" for i in range(3)]
+    rows = {"a": (5, 5, 5), "b": (5, 5, 5), "c": (30, 31, 32), "mean (prior)": (-99, -90, -97)}
+    scores = {k: {"error": dict(zip(seeds, v, strict=True))} for k, v in rows.items()}
+    found = Evidence(scores, frozenset(), {}, {}, curves={key: {"error": FLAT} for key in "abc"})
+    assert verdict(better("c", "1", "a", "c"), found).word == "contradicted"
+    assert verdict(better("c", "1", "a", "b", "c"), found).word == "contradicted"
+    assert verdict(better("c", "1", "a", "b"), found).word == "same run"
+    folds = {
+        k: {"error": {f"fold{u[4:]}": x for u, x in v["error"].items()}} for k, v in scores.items()
+    }
+    apart = replace(
+        found, scores={**folds, "b": {"error": dict.fromkeys(folds["a"]["error"], 4.0)}}
+    )
+    assert verdict(better("c", "1", "a", "b"), apart).word == "not testable here"
 
 
 @pytest.mark.parametrize(

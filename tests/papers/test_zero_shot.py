@@ -141,7 +141,9 @@ def test_a_part_is_run_once_for_every_replicate(tmp_path):
     (result,) = results.values()
     curves = [training_curve(run, "H")[1] for run in result.runs("white_box")]
     assert len(curves) == 2
-    assert found.evidence.curves["white_box" + OM][1] == pytest.approx(np.mean(curves, 0).tolist())
+    assert found.evidence.curves["white_box" + OM]["H"][1] == pytest.approx(
+        np.mean(curves, 0).tolist()
+    )
     assert "pair" in {v.differences[0].unit for v in found.verdicts if v.differences}
 
 

@@ -53,6 +53,15 @@ def test_an_accuracy_is_above_chance_by_three_standard_errors_of_the_test():
     assert standing(scores(0.13, 0.14, 0.16), chance, False, images=500).learned
 
 
+def test_an_accuracy_is_above_chance_in_every_seed():
+    """10,000 images at .1: three standard errors are .009, and the mean of a lucky seed is .11."""
+    chance = {"chance": {f"seed {i}": 0.1 for i in range(3)}}
+    lucky = dict(zip(chance["chance"], (0.1, 0.1, 0.13), strict=True))
+    assert standing(lucky, chance, False, images=10_000).learned is False
+    every = dict(zip(chance["chance"], (0.11, 0.12, 0.13), strict=True))
+    assert standing(every, chance, False, images=10_000).learned is True
+
+
 def test_what_cannot_be_known_is_not_claimed():
     assert standing({"a": 5.0}, {"centre": {"a": 1.0}}, False).learned is None, "one person"
     assert standing(scores(1, 2, 3), {}, False).learned is None, "no prior"

@@ -72,12 +72,14 @@ def paired_t(differences: ArrayLike) -> float:
     return 2 * _tail(d, -abs(float(d.mean())))
 
 
-def tost(differences: ArrayLike, margin: float) -> float:
+def tost(differences: ArrayLike, margin: float, error: float = 0.0) -> float:
     """Return the p-value of two one-sided t tests: small = the mean lies within -/+ margin.
 
     The comparison of two methods reports it.
 
-    `margin` is in the metric's units and must be chosen before the data is seen. NaN of one person.
+    `margin` is in the metric's units and must be chosen before the data is seen. `error` is a
+    standard error in these units that all differences share, such as that of the test images; it is
+    added in quadrature. NaN of one person.
 
     Raises:
         DataError: the margin is not positive.
@@ -88,7 +90,7 @@ def tost(differences: ArrayLike, margin: float) -> float:
         raise DataError(f"an equivalence margin must be a positive number, got {margin}")
     d = _sample(differences)
     mean = float(d.mean())
-    return max(_tail(d, mean - margin), _tail(d, -mean - margin))
+    return max(_tail(d, mean - margin, error), _tail(d, -mean - margin, error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -235,11 +237,14 @@ def _sample(values: ArrayLike) -> Floats:
     return sample
 
 
-def _tail(d: Floats, shift: float) -> float:
-    """Return P(T <= shift / standard error) of Student's t with n - 1 degrees of freedom."""
+def _tail(d: Floats, shift: float, more: float = 0.0) -> float:
+    """Return P(T <= shift / standard error) of Student's t with n - 1 degrees of freedom.
+
+    `more` is a standard error to be added in quadrature.
+    """
     if d.size == 1:
         return math.nan
-    if np.ptp(d) == 0:
+    if np.ptp(d) == 0 == more:
         return 0.5 if shift == 0 else float(shift > 0)
-    error = float(d.std(ddof=1)) / math.sqrt(d.size)
+    error = math.hypot(float(d.std(ddof=1)) / math.sqrt(d.size), more)
     return float(scipy.stats.t.cdf(shift / error, d.size - 1))

@@ -105,7 +105,7 @@ def standing(
     if not guesses:
         return Standing(mean, full, learned, gaining=gaining, rounds=rounds)
     name = max(guesses, key=lambda each: sign * float(guesses[each].mean()))
-    ends = lead_ends(mine, guesses[name], sign, images, unit_of(list(known)) == "seed")
+    ends = lead_ends(mine, guesses[name], sign, images, unit_of(list(known)) == "person")
     above, below = any(low > 0 for low, _ in ends), any(high < 0 for _, high in ends)
     unknown = all(math.isnan(low) for low, _ in ends)
     learned = None if unknown else above
@@ -113,28 +113,30 @@ def standing(
 
 
 def lead_ends(
-    mine: Floats, guess: Floats, sign: float, images: int, seeds: bool
+    mine: Floats, guess: Floats, sign: float, images: int, people: bool
 ) -> list[tuple[float, float]]:
     """Return intervals of a run's lead over a baseline, each as a pair of ends.
 
-    For an accuracy on a known number of images there is one interval, over test images. Otherwise
-    intervals are over people: one of the lead, and, if no person's baseline is 0, one of the lead
-    relative to each person's baseline. If scores are of seeds with equal leads, the ends are NaN.
-    `standing` calls this.
+    For an accuracy on a known number of images there is one interval, over test images, from the
+    worst to the best seed. Otherwise intervals are over people: one of the lead, and, if no
+    person's baseline is 0, one of the lead relative to each person's baseline. If scores are not
+    of people and have equal leads, the ends are NaN. `standing` calls this.
 
     Args:
         mine: the run's scores.
         guess: the baseline's scores.
         sign: -1.0 if less is better, else 1.0.
         images: number of test images of an accuracy; 0: intervals are over people.
-        seeds: whether scores are of seeds on the same test, and not of people.
+        people: whether scores are of people, and not of seeds or folds on the same test.
     """
     lead, level = sign * (mine - guess), float(guess.mean())
     if images:
         half = ERRORS * standard_error(level, images)
-        return [(float(lead.mean()) - half, float(lead.mean()) + half)]
+        # One lucky seed is not enough: every seed must be above.
+        worst, best = (lead.mean(), lead.mean()) if people else (lead.min(), lead.max())
+        return [(float(worst) - half, float(best) + half)]
     # Equal leads of seeds on one test say nothing about the spread.
-    if seeds and np.ptp(lead) < TIE:
+    if not people and np.ptp(lead) < TIE:
         return [(math.nan, math.nan)]
     # Where few people's baselines differ much, the interval of the plain lead is always wide.
     scaled = [lead, lead / np.abs(guess)] if np.abs(guess).min() > TIE else [lead]
@@ -170,10 +172,15 @@ def with_images(
         other: the other accuracy.
         images: number of test images.
     """
-    # Both models count as independent on the images, which gives the wider interval.
     middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
-    half = math.hypot(half, *(WIDTH * standard_error(p, images) for p in (one, other)))
+    half = math.hypot(half, WIDTH * both_errors(one, other, images))
     return middle - half, middle + half
+
+
+def both_errors(one: float, other: float, images: int) -> float:
+    """Return the standard error of the difference of two accuracies on a number of test images."""
+    # Both models count as independent on the images, which gives the wider interval.
+    return math.hypot(standard_error(one, images), standard_error(other, images))
 
 
 def gain_a_round(rounds: ArrayLike, means: ArrayLike) -> float:
@@ -201,7 +208,8 @@ def gain_a_round(rounds: ArrayLike, means: ArrayLike) -> float:
 def training_curve(run: Run, metric: str) -> Curve:
     """Return evaluated rounds and means over people and seeds, signed so that more is better.
 
-    For a run merged from folds, it is the curve of the fold that gains most at the end.
+    For a run merged from folds, it is the curve of the fold that gains most at the end. The curve
+    is empty if clients train once more after the last round and nothing changed before.
     """
     folds = dict.fromkeys(run.results.get("folds", {}).values())
     if folds:
@@ -216,6 +224,8 @@ def training_curve(run: Run, metric: str) -> Curve:
     # says nothing about the rounds.
     if rows["round"].max() > means.index.max():
         means = means.iloc[:-1]
+        # What is learned in that last step alone has no learning curve.
+        means = means if means.max() - means.min() > TIE else means.iloc[:0]
     return means.index.to_list(), means.to_list()
 
 
