@@ -93,7 +93,12 @@ ASKED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "AP-FL on a trained base",
         "apfl/readings_fashion_mnist",
-        ("AP-FL beats FedAvg by Equation 3.10", "AP-FL beats FedAvg as the text reads"),
+        (
+            "AP-FL beats FedAvg by Equation 3.10",
+            "AP-FL beats FedAvg as the text reads",
+            "AP-FL by Equation 3.10 beats FedAvg on own tests",
+            "AP-FL as the text reads beats FedAvg on own tests",
+        ),
     ),
     (
         "student of a white box, as printed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -25,7 +26,7 @@ from vergence.errors import ConfigError, PartialRun, nearest
 from vergence.experiment.schema import Experiment
 from vergence.results.figure_style import save
 from vergence.results.read import Run
-from vergence.results.verdict_rules import Curve, steepest, training_curve, unit_of
+from vergence.results.verdict_rules import GAIN, Curve, steepest, training_curve, unit_of
 from vergence.studies.comparability import check_comparable
 from vergence_papers import figures, outcome
 from vergence_papers.catalog import ELSEWHERE, MEASURED
@@ -281,7 +282,11 @@ def gather(
     verdicts = tuple(judge(table, claim, where, evidence) for claim in table.claims)
     told = facts(parts, results)
     full = max(p.part.rounds(where) for p in parts)
-    marks = (*stamps(where, wish, told, full), *alike(table, parts, results))
+    marks = (
+        *stamps(where, wish, told, full),
+        *alike(table, parts, results),
+        *uneven(evidence, where.quantities["main"][0]),
+    )
     noisy = {
         run.label + planned.part.suffix: len(planned.experiment.noise.noisy_clients(run.people))
         for planned, result in ran(parts, results)
@@ -333,6 +338,30 @@ def alike(
     except ConfigError as error:
         reason = str(error).rpartition(", or compare all")[0]
         raise ConfigError(f"{table.id}: {reason}") from None
+
+
+def uneven(evidence: Evidence, metric: str) -> list[str]:
+    """Return in what rows differ beside their methods: in steps, and who is past their best.
+
+    A row is past its best if it was better after an earlier round by more than 1 % of its end.
+    """
+    steps: dict[str, list[str]] = {}
+    for label, run in evidence.runs.items():
+        if not math.isfinite(run.steps):  # under secure sums nobody says how many
+            continue
+        steps.setdefault(f"{run.steps:,.0f}", []).append(label)
+    found = []
+    if len(steps) > 1:
+        told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in steps.items())
+        found.append(f"gradient steps of a client in all, by row: {told}")
+    past = []
+    for label, by_metric in evidence.curves.items():
+        at, values = by_metric.get(metric, ((), ()))
+        if len(at) and max(values) - values[-1] > GAIN * abs(values[-1]):
+            past.append(f"{label} (best in round {at[int(np.argmax(values))]})")
+    if past:
+        found.append(f"past their best by {metric}: {', '.join(past)}")
+    return found
 
 
 def ran(

@@ -1,6 +1,8 @@
 """The verdict rule: a claim against the intervals of paired differences, by hand."""
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -148,6 +150,17 @@ def test_only_a_curve_of_ones_own_metric_says_what_can_be_caught_up():
     assert verdict(claim, other).word == "not trained (gaining 0.5 a round)"
     flat = replace(found, curves={**found.curves, "a": {"main": FLAT}})
     assert verdict(claim, flat).word == "holds", "it has finished when the main metric has"
+
+
+def test_a_page_says_which_rows_took_more_steps_and_which_are_past_their_best():
+    falling, short = ((1, 2, 3), (0.2, 0.4, 0.39)), ((1, 2, 3), (0.2, 0.4, 0.397))
+    found = evidence(dict.fromkeys("abc", (1, 2, 3)), curves={"a": falling, "b": short})
+    assert app.uneven(found, "error") == ["past their best by error: a (best in round 2)"]
+    runs = {"a": SimpleNamespace(steps=400.0), "b": SimpleNamespace(steps=790.0)}
+    runs |= {"c": SimpleNamespace(steps=400.0), "d": SimpleNamespace(steps=math.nan)}
+    (steps,) = app.uneven(replace(found, runs=runs), "other")
+    assert steps == "gradient steps of a client in all, by row: 400: a, c; 790: b"
+    assert app.uneven(replace(found, runs={"a": runs["a"]}), "other") == []
 
 
 def test_a_pair_without_spread_hides_no_contradiction():

@@ -27,16 +27,15 @@ def test_generated_clips_stay(communities):
     assert_stored(f"clips, {communities}", people, 1e-6)
 
 
-@pytest.mark.parametrize("importance", ["cut", "rare"])
-def test_where_importance_is_around_a_frame_it_alone_says_nothing(importance):
+def test_where_importance_is_around_a_frame_it_alone_says_nothing():
     """A line of a frame's features and their squares explains little."""
-    data = ClipSynthetic(people=1, clips=200, importance=importance)
+    data = ClipSynthetic(people=1, clips=200, importance="cut")
     clips = [clip for part in data._person(0).values() for clip in part]
     features = np.concatenate([clip.features for clip in clips])
     targets = np.concatenate([clip.target for clip in clips])
     level = np.concatenate([np.ones((len(features), 1)), features, features**2], 1)
     fitted = level @ np.linalg.lstsq(level, targets, rcond=None)[0]
-    assert abs(np.corrcoef(fitted, targets)[0, 1]) < {"cut": 0.1, "rare": 0.25}[importance]
+    assert abs(np.corrcoef(fitted, targets)[0, 1]) < 0.1
 
 
 def test_the_step_from_the_frame_before_says_how_recent_a_scene_is():

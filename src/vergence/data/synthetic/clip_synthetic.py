@@ -33,9 +33,9 @@ PROXY = (0.2, 90, -1.0)
 RATERS, DOUBT = 5, 0.3
 """Number of raters of a clip, and their error in standard deviations of its true ratings."""
 SHOT = 4
-SCENES, FADE, PLACES = (8, 24), 4.0, (0.5, 0.3, 0.15, 0.05)
+SCENES, FADE = (8, 24), 4.0
 """Shortest and longest scene in frames; frames in which the importance of a scene's frames falls to
-1 / e; how often a scene is at each place, where importance is rarity."""
+1 / e."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,8 @@ class ClipSynthetic(Dataset):
     `strength` times that of the community. The target is the mean rating, scaled to [0, 1].
 
     With `importance = "cut"` a clip has scenes with levels of their own, and people rate a frame by
-    how recently its scene began. With `rare` scenes are at four places, which have levels, and
-    people rate a frame by how few frames of its clip are at its place. A single frame says nothing
-    about either: a network must see the frames around it, for `cut` in their order.
+    how recently its scene began. A single frame says nothing about that: a network must see the
+    frames before it, in their order.
 
     Args:
         people: number of people.
@@ -62,7 +61,7 @@ class ClipSynthetic(Dataset):
             control: only in the length of clips.
         strength: how much communities differ in what they find important; 0: not at all.
         importance: what people rate. `frame`: what a frame shows. `cut`: how recently its scene
-            began. `rare`: how rare its place is in the clip. `strength` acts on `frame` alone.
+            began. `strength` acts on `frame` alone.
         seed: seed of the data.
     """
 
@@ -72,7 +71,7 @@ class ClipSynthetic(Dataset):
     features: Annotated[int, Ge(2)] = 4
     communities: Literal["latent", "lengths"] = "latent"
     strength: Share = 1.0
-    importance: Literal["frame", "cut", "rare"] = "frame"
+    importance: Literal["frame", "cut"] = "frame"
     seed: int = 0
 
     def load(self, root: str | None = None) -> Federation:
@@ -110,15 +109,8 @@ class ClipSynthetic(Dataset):
             return rate_clip(x, x[:, 1:] @ self._interests(group), rng)
         ages = scene_ages(rng, len(x))
         scenes = np.cumsum(ages == 0) - 1
-        liked = np.exp(-ages / FADE)
-        if self.importance == "rare":
-            # If all scenes were at one place, none would be rarer than another.
-            while not np.ptp(places := rng.choice(len(PLACES), scenes[-1] + 1, p=PLACES)):
-                pass
-            scenes = places[scenes]
-            liked = -np.log(np.bincount(scenes)[scenes] / len(x))
-        levels = rng.normal(size=(scenes.max() + 1, self.features))
-        return rate_clip(x + levels[scenes], liked, rng)
+        levels = rng.normal(size=(scenes[-1] + 1, self.features))
+        return rate_clip(x + levels[scenes], np.exp(-ages / FADE), rng)
 
     def _interests(self, group: int) -> Float[np.ndarray, " d"]:
         return self._direction("common") + self.strength * self._direction(str(group))
