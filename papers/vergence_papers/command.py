@@ -285,7 +285,7 @@ def gather(
     marks = (
         *stamps(where, wish, told, full),
         *alike(table, parts, results),
-        *uneven(evidence, where.quantities["main"][0]),
+        *uneven(evidence),
     )
     noisy = {
         run.label + planned.part.suffix: len(planned.experiment.noise.noisy_clients(run.people))
@@ -340,10 +340,10 @@ def alike(
         raise ConfigError(f"{table.id}: {reason}") from None
 
 
-def uneven(evidence: Evidence, metric: str) -> list[str]:
+def uneven(evidence: Evidence) -> list[str]:
     """Return in what rows differ beside their methods: in steps, and who is past their best.
 
-    A row is past its best if it was better after an earlier round by more than 1 % of its end.
+    A row is past its best if its main metric was better after an earlier round, by more than 1 %.
     """
     steps: dict[str, list[str]] = {}
     for label, run in evidence.runs.items():
@@ -356,11 +356,11 @@ def uneven(evidence: Evidence, metric: str) -> list[str]:
         found.append(f"gradient steps of a client in all, by row: {told}")
     past = []
     for label, by_metric in evidence.curves.items():
-        at, values = by_metric.get(metric, ((), ()))
+        at, values = next(iter(by_metric.values()), ((), ()))
         if len(at) and max(values) - values[-1] > GAIN * abs(values[-1]):
             past.append(f"{label} (best in round {at[int(np.argmax(values))]})")
     if past:
-        found.append(f"past their best by {metric}: {', '.join(past)}")
+        found.append(f"past their best: {', '.join(past)}")
     return found
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from vergence.core.files import csv_of, write_text
 from vergence.core.naming import plural
-from vergence.metrics.intervals import interval
+from vergence.metrics.intervals import CORRELATION, interval
 from vergence.results.layout import DASH, METHOD_NAMES, MINUS, finite, metric_name, number
 from vergence.results.text_tables import TextTable, markdown_table
 from vergence.results.verdict_rules import unit_of
@@ -43,6 +43,8 @@ COLOUR = {"holds": "green", "contradicted": "red"}
 """Verdict -> its colour, where it has one."""
 EVIDENCE = ("row", "seed", "split", "person", "round", "metric", "value", "steps")
 """Columns of scores.csv."""
+MOST_SHARE = 5.0
+"""Largest difference that is also printed as a share of the rival's mean, in shares."""
 CLAIMS = (
     *("claim", "whose", "metric", "gate", "lower", "gate_lower", "these", "rival"),
     *("margin", "within", "everybody", "verdict"),
@@ -192,13 +194,13 @@ def _row(outcome: ReproducedTable, label: str, columns: Sequence[str], lead: str
     for column in columns:
         metric = outcome.metric(column)
         factor, ours = scale(metric), outcome.value(label, column)
-        cells.append(number(factor * ours, 2))
+        cells.append(number(factor * ours, decimals(metric)))
         if column in (lead, *outcome.table.spread):
             people = outcome.evidence.scores.get(label, {}).get(metric, {})
             ends = (
                 interval(people.values(), bounds=bounds(metric)) if people else (math.nan, math.nan)
             )
-            told = ", ".join(number(factor * end, 2) for end in ends)
+            told = ", ".join(number(factor * end, decimals(metric)) for end in ends)
             none = "" if label in outcome.evidence.scores else "not run"
             cells.append(f"[{told}]" if people else none)
     at = outcome.table.columns.index(lead) if lead in outcome.table.columns else None
@@ -213,9 +215,14 @@ def _row(outcome: ReproducedTable, label: str, columns: Sequence[str], lead: str
     return cells
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 2) -> str:
     """Print a difference with its sign."""
-    return ("+" if value > 0 else "") + number(value, 2)
+    return ("+" if value > 0 else "") + number(value, digits)
+
+
+def decimals(metric: str) -> int:
+    """Return how many decimals of a metric are printed: of correlations three, else two."""
+    return 3 if bounds(metric) == CORRELATION else 2
 
 
 def claims(outcome: ReproducedTable) -> tuple[list[str], list[list[str]]]:
@@ -245,13 +252,14 @@ def claims(outcome: ReproducedTable) -> tuple[list[str], list[list[str]]]:
 
 
 def _difference(difference: Difference) -> list[str]:
-    factor = scale(difference.metric)
-    ends = ", ".join(number(factor * end, 2) for end in (difference.lo, difference.hi))
+    factor, digits = scale(difference.metric), decimals(difference.metric)
+    ends = ", ".join(number(factor * end, digits) for end in (difference.lo, difference.hi))
     printed = ", ".join(
         f"{data} {signed(v)}" for data, v in difference.printed.items() if math.isfinite(v)
     )
-    share = f" ({100 * difference.share:+.0f} %)" if math.isfinite(difference.share) else ""
-    gain = f"{signed(factor * difference.mean)}{share}".replace("-", MINUS)
+    # A share of next to nothing says nothing.
+    share = f" ({100 * difference.share:+.0f} %)" if abs(difference.share) < MOST_SHARE else ""
+    gain = f"{signed(factor * difference.mean, digits)}{share}".replace("-", MINUS)
     units = "" if difference.unit == "person" else f" {difference.unit}s"
     return [gain, f"[{ends}]", f"{difference.better} of {difference.people}{units}", printed]
 

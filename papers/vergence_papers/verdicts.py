@@ -222,7 +222,9 @@ def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -
     ]
     word, why = _alike(claim, found) if claim.within else _word(found)
     if claim.margin:
-        ends = "; ".join(f"[{d.eased[0]:.3g}, {d.eased[1]:.3g}]" for d in found)
+        ends = "; ".join(
+            "[" + ", ".join(f"{scale(d.metric) * end:.3g}" for end in d.eased) + "]" for d in found
+        )
         why += f" (interval with the margin of {claim.margin:.0%}: {ends})"
     return ClaimVerdict(claim, word, why, tuple(found), tuple(also))
 
