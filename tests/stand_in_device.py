@@ -102,11 +102,11 @@ class DeviceTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is SET_DATA:
+        if func == SET_DATA:
             args[0].raw = args[1].raw
             return None
-        if func is Tensor.data_ptr:
-            return args[0].raw.data_ptr()
+        if func in (Tensor.data_ptr, Tensor.untyped_storage):
+            return func(args[0].raw)
         if func is Tensor.tolist:
             cls.seen_by.read(args[0].nbytes)
             return args[0].raw.tolist()
@@ -136,7 +136,7 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
         if stray:
             raise RuntimeError(f"{func}: tensors on two devices, cpu and {DEVICE}")
     if func in READ or home or into_home:
-        seen_by.read(there[0].nbytes)
+        seen_by.read(1 if func is ATEN.equal.default else there[0].nbytes)
     chosen = [t for t in pytree.tree_leaves(args[1:]) if isinstance(t, DeviceTensor)]
     picks = func in (ATEN.index.Tensor, ATEN.index_put_.default) and chosen[0].dtype == torch.bool
     if func in SIZED or picks:

@@ -152,6 +152,11 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     """Descriptions of the trees (named sets of tensors) that are sent, by name; for reports."""
     state_labels: ClassVar[Mapping[str, str]] = {"params": "the person's own model"}
     """Descriptions of the parts of a client's state for reports, by name."""
+    resident: ClassVar[bool] = True
+    """False: the method reads states or replies with numpy, and so needs them in main memory.
+
+    States and replies of methods outside of `vergence.methods` always lie there.
+    """
     pooled: ClassVar[bool] = False
     """True: a single client has everybody's data, as in central training."""
     served: ClassVar[bool] = False

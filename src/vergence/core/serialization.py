@@ -31,6 +31,7 @@ from vergence.core.params import Layout, Params, read_numbers
 from vergence.core.tags import field_tags, tag
 from vergence.errors import ConfigError, StateError
 
+CPU = torch.device("cpu")
 HEADER = "vergence"
 DTYPES = {
     torch.float64: "F64",
@@ -81,7 +82,7 @@ class Packed:
     """A state in two parts: arrays by their path in the state, and a JSON text for the rest."""
 
     def __init__(self, state: object) -> None:
-        writer = _Writer()
+        writer, self.state = _Writer(), state
         tree = writer.write(state, "s")
         layouts = [[x.names, x.shapes] for x in writer.layouts]
         self.arrays = writer.arrays
@@ -116,23 +117,26 @@ class Packed:
         return is_finite(*(x for x in self.arrays.values() if isinstance(x, Tensor)))
 
 
-def unpack(data: bytes, *records: type, limit: float = math.inf) -> Any:
+def unpack(data: bytes, *records: type, limit: float = math.inf, device: torch.device = CPU) -> Any:
     """Undo `pack`: return the state. `records` are the dataclasses that the state may contain.
 
-    An untrusted state may use `limit` bytes of memory, not counting its arrays.
+    An untrusted state may use `limit` bytes of memory, not counting its arrays. Its parameters,
+    masks and tensors lie on `device`.
 
     Raises:
         StateError: the bytes are damaged, hold a type not in `records`, or exceed the limit.
     """
     try:
         arrays, header = open_arrays(data, limit)
-        return _read(arrays, header, records, limit)
+        return _read(arrays, header, records, limit, device)
     except UNREADABLE as error:
         raise StateError(f"this is not a readable vergence state ({printable(error)})") from None
 
 
-def unpack_file(path: Path, *records: type) -> Any:
+def unpack_file(path: Path, *records: type, device: torch.device = CPU) -> Any:
     """Undo `pack` for a file, whose arrays are mapped into memory instead of read.
+
+    On another `device` they are copies.
 
     Raises:
         StateError: the file is missing or damaged, holds a type not in `records`, or would use more
@@ -143,7 +147,7 @@ def unpack_file(path: Path, *records: type) -> Any:
             # The library's file is no mapping: it has `keys`, but cannot be iterated.
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             header = parse_json(file.metadata()[HEADER])
-        return _read(arrays, header, records, memory_allowance(path.stat().st_size))
+        return _read(arrays, header, records, memory_allowance(path.stat().st_size), device)
     except (OSError, *UNREADABLE) as error:
         raise StateError(f"{path} is not a readable vergence state ({printable(error)})") from None
 
@@ -157,9 +161,14 @@ def memory_allowance(size: int) -> int:
 
 
 def _read(
-    arrays: dict[str, Tensor], header: JsonObject, records: Sequence[type], limit: float = math.inf
+    arrays: dict[str, Tensor],
+    header: JsonObject,
+    records: Sequence[type],
+    limit: float,
+    device: torch.device,
 ) -> object:
     layouts = [read_layout(*layout) for layout in header["layouts"]]
+    arrays = {name: array.to(device) for name, array in arrays.items()}
     return _StateReader(arrays, layouts, known_records(*records), limit).read(header["tree"])
 
 
@@ -315,7 +324,8 @@ def _body(array: Tensor | bytes) -> tuple[str, list[int], memoryview]:
     """Return an array's type name in safetensors, its shape, and its bytes without a copy."""
     if isinstance(array, bytes):
         return "U8", [len(array)], memoryview(array)
-    return DTYPES[array.dtype], list(array.shape), array.reshape(-1).view(torch.uint8).numpy().data
+    part = array.cpu().reshape(-1).view(torch.uint8).numpy().data
+    return DTYPES[array.dtype], list(array.shape), part
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -369,7 +379,7 @@ class _StateReader:
             if array.dtype != torch.uint8:
                 raise ValueError(f"bytes that are {array.dtype}")
             self.fill(array.nbytes)
-            return array.numpy().tobytes()
+            return array.cpu().numpy().tobytes()
         if "params" in node:
             return Params(self.array(node["params"]), self.layouts[node["layout"]])
         if "mask" in node:

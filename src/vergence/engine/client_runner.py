@@ -137,7 +137,7 @@ class ClientRunner:
     @cached_property
     def fresh(self) -> ClientState:
         """The state of a client that never took part."""
-        return ClientState(self.worker.method.client(self.worker.task))
+        return self.store.placed(ClientState(self.worker.method.client(self.worker.task)))
 
     def turns(
         self,

@@ -57,6 +57,7 @@ class Evaluation:
         self.all_here, self.pools = all_here, all_here and task.pools
         self.scores: dict[str, Mapping[str, float]] = {}
         self.guesses: dict[str, dict[str, float]] = {}
+        self.digested: tuple[Tensor | None, str] = (None, "")
 
     def own(self, params: Params, client: str) -> dict[str, float]:
         """Return metric -> value of a model on a person's test samples.
@@ -120,7 +121,11 @@ class Evaluation:
         """
         if not self.pools:
             return {}
-        sha = quick_digest(params.flat.contiguous().numpy().data)
+        # Most people of a round are scored with one model, which may lie on a GPU.
+        if self.digested[0] is not params.flat:
+            flat = params.flat.cpu().contiguous()
+            self.digested = params.flat, quick_digest(flat.numpy().data)
+        sha = self.digested[1]
         if sha not in self.scores:
             if len(self.scores) == REMEMBERED_MODELS:
                 self.scores.clear()

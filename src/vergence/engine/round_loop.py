@@ -27,7 +27,7 @@ from vergence.core.method import Method
 from vergence.core.naming import plural
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Request, ServeGroups
-from vergence.core.serialization import digest, pack
+from vergence.core.serialization import digest, pack, unpack
 from vergence.core.task import Task
 from vergence.engine import compatibility_check
 from vergence.engine.client_executor import ClientExecutor, Computation, LocalData
@@ -40,14 +40,25 @@ from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import client_hooks, server_hooks
 from vergence.engine.records import LabState
 from vergence.engine.secure_sums import SecureSum, sums_for
-from vergence.engine.solver_selection import device_for, loads, precision_for, solver_for
-from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
+from vergence.engine.solver_selection import (
+    device_for,
+    loads,
+    precision_for,
+    solver_for,
+    stays_on,
+)
+from vergence.engine.storage.client_states import (
+    ClientStateIndex,
+    ClientStateStore,
+    DeviceStateStore,
+)
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import WorkerPool, worker_pool
 from vergence.errors import ConfigError, StateError
 from vergence.metrics.intervals import with_number
 from vergence.privacy.hooks import ServerHooks
+from vergence.training.device import room_on
 from vergence.wire.codecs import Compression
 
 UPLOAD = "upload"
@@ -143,8 +154,11 @@ def run_rounds(
     refuse_changed_hardware(device, precision_for(method, task, plan, device).name, solving, folder)
     hooks = server_hooks(plan, setup.method, task, setup.turns_on, folder.state)
     executor = setup.executor(device, solving, all_here=pool_factory is None)
-    records = records_of(plan, setup.method, task)
-    store = ClientStateStore(folder.state, task.seed, records)
+    # What a protection computes with is in main memory.
+    plain = pool_factory is None and not (hooks or executor.hooks)
+    store = ClientStateStore(folder.state, task.seed, records_of(plan, setup.method, task))
+    if plain and stays_on(device, setup.method, task, federation, plan):
+        store = DeviceStateStore(**vars(store) | {"device": device, "room": room_on(device)})
     runner = runner_for(plan, executor, store, sums)
     # CUDA does not work in forked processes, so one process trains everybody on a GPU.
     most = len(federation.clients) if device.type == "cpu" else 1
@@ -156,7 +170,7 @@ def run_rounds(
         pool, index = pool_factory(runner)
     exchange = setup.exchange(pool, index, solving.chunk, sums, hooks)
     try:
-        return RoundLoop(setup, exchange, executor, tick, begin).run(records)
+        return RoundLoop(setup, exchange, executor, tick, begin).run(store)
     finally:
         pool.close()
 
@@ -367,25 +381,27 @@ class RoundLoop:
         self.best: Checkpoint | None = None
         self.caution = ""
 
-    def run(self, records: Sequence[type]) -> RunOutcome:
+    def run(self, store: ClientStateStore) -> RunOutcome:
         """Run the seed to its end, from its checkpoint if there is one.
 
         Args:
-            records: dataclasses of which states may be made; a checkpoint with others is refused.
+            store: where the states lie, and of which dataclasses they may be made; a checkpoint
+                with others is refused.
         """
         seed = self.task.seed
-        fresh = self.method.server(self.task)
-        progress = self.folder.load(seed, (*records, ClockState, Message), fresh)
+        fresh = store.placed(self.method.server(self.task))
+        progress = self.folder.load(seed, (*store.records, ClockState, Message), fresh)
         if progress is None:
             began = time.perf_counter()
-            server, start = self.opening(fresh), 0
+            server, start = store.placed(self.opening(fresh)), 0
             self.report(0, server, time.perf_counter() - began)
             if self.plan.checkpoint_every:
                 self.save(0, server)
         else:
-            server, start, self.best = progress.server, progress.round, progress.best
+            server, start, self.best = store.placed(progress.server), progress.round, progress.best
             self.exchange.clients.restore(progress.filed)
             if self.best is not None:
+                self.best = replace(self.best, server=store.placed(self.best.server))
                 self.exchange.clients.best = dict(self.best.filed)
             if self.exchange.virtual_clock is not None:
                 self.exchange.virtual_clock.restore(progress.engine_state)
@@ -415,8 +431,11 @@ class RoundLoop:
         self.final(server, rounds, last, known)
         index, solving = self.exchange.clients, self.folder.solving
         assert solving is not None
-        sha = fingerprint(digest(pack(server)), index.sha256(), solving)
+        packed = pack(server)
+        sha = fingerprint(digest(packed), index.sha256(), solving)
         self.save(last, server, sha)
+        if (home := store.at_home()) is not store:
+            index.store, server = home, unpack(packed, *store.records)
         return RunOutcome(sha, server, index)
 
     def opening(self, fresh: object) -> object:
@@ -661,6 +680,7 @@ class RoundLoop:
         virtual_clock = self.exchange.virtual_clock if sha is None else None
         engine_state = {} if virtual_clock is None else virtual_clock.engine_state()
         best = None if self.best is None else self.best.round
+        self.exchange.clients.settle()
         self.folder.save(
             self.task.seed, done, server, self.exchange.clients, sha, engine_state, best
         )

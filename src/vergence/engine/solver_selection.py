@@ -46,6 +46,22 @@ def device_for(method: Method, plan: Plan, task: Task | None = None) -> torch.de
     return choose_device("cpu" if plan.engine == "ray" else plan.device)
 
 
+def stays_on(
+    device: torch.device, method: Method, task: Task, federation: Federation, plan: Plan
+) -> bool:
+    """Return whether models, replies and states of a run without protections stay on its GPU."""
+    return (
+        device.type != "cpu"
+        # Others' methods may use numpy; that none of these does is tested.
+        and type(method).__module__.startswith("vergence.methods.")
+        and method.resident
+        and plan.engine == "simulator"
+        and plan.wire.lossless
+        and not plan.delivery.timed
+        and not processor_work(method, task, federation)
+    )
+
+
 def refuse_processor(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
     """Refuse a GPU that was asked for by name if some of the work stays on the processor.
 

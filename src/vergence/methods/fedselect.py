@@ -74,6 +74,7 @@ class FedSelect(AveragingMethod[Selected]):
     limit: Share | None = None
     epochs: Annotated[int, Ge(1)] = 1
 
+    resident: ClassVar[bool] = False
     exposure: ClassVar[Mapping[str, Exposure]] = {"train": Exposure(weight="mask")}
     state_labels: ClassVar[Mapping[str, str]] = {
         "params": "the person's own model",

@@ -6,6 +6,7 @@ Used by `api.from_objects`, `engine.client_executor`, `engine.solver_selection`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -43,6 +44,14 @@ def choose_device(wanted: str = "auto") -> torch.device:
             f"device '{wanted}' is not there, this machine has cuda:0 to cuda:{there - 1}"
         )
     return torch.device("cuda", index)
+
+
+def room_on(device: torch.device) -> float:
+    """Return how many bytes clients' states may take on a device: a quarter of a GPU's free memory.
+
+    Training takes the rest.
+    """
+    return torch.cuda.mem_get_info(device)[0] / 4 if device.type == "cuda" else math.inf
 
 
 def in_main_memory(samples: Samples) -> Samples:

@@ -5,21 +5,35 @@ Used in `deployment`, `engine` and `experiment`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 from vergence import profiling
 from vergence.core import files as disk
 from vergence.core.files import part_of, saving
-from vergence.core.serialization import Packed, digest, quick_digest, unpack_file
+from vergence.core.serialization import (
+    CPU,
+    Packed,
+    digest,
+    pack,
+    quick_digest,
+    unpack,
+    unpack_file,
+)
 from vergence.engine.records import ClientState, LabState
 from vergence.engine.storage.checkpoint_validation import MEND, alike, fits
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
+
+State = TypeVar("State")
 
 
 def file_of(seed: int, client: str, stamp: str) -> str:
@@ -36,12 +50,14 @@ class ClientStateStore:
         seed: seed of the run.
         records: dataclasses of which states may be made.
         lasting: whether a written file must survive a power cut, as on the server of a deployment.
+        device: where states are read to.
     """
 
     folder: Path
     seed: int
     records: Sequence[type]
     lasting: bool = False
+    device: torch.device = CPU
 
     def read(self, file: str, fresh: object = None) -> ClientState:
         """Read the state in a file.
@@ -57,7 +73,7 @@ class ClientStateStore:
         path = self.folder / file
         try:
             with profiling.phase("checkpoints"):
-                state = unpack_file(path, ClientState, *self.records)
+                state = unpack_file(path, ClientState, *self.records, device=self.device)
         except StateError as error:
             where = "" if str(path) in str(error) else f"{path}: "
             raise StateError(f"{where}{error}; {MEND}") from None
@@ -106,7 +122,13 @@ class ClientStateStore:
             share: fraction of the parameters that are personal; None: the method has no mask.
             spare: an unneeded file, which may be overwritten; None: there is none.
         """
-        chunks, file = packed.chunks(), file_of(self.seed, client, stamp)
+        return self._to_file(file_of(self.seed, client, stamp), packed, share, spare)
+
+    def _to_file(
+        self, file: str, packed: Packed, share: float | None, spare: str | None
+    ) -> StateRef:
+        """Write a state to a file of this name, in place of a spare file if there is one."""
+        chunks = packed.chunks()
         with saving(self.folder.parent), profiling.phase("checkpoints"):
             # The pages of a spare file are in memory already: 2 ms instead of up to 30 for 15 MB.
             if spare is not None:
@@ -114,6 +136,98 @@ class ClientStateStore:
                     (self.folder / spare).replace(part_of(self.folder / file))
             disk.write_whole(self.folder / file, *chunks, lasting=self.lasting)
         return StateRef(file, quick_digest(*chunks), share)
+
+    def placed(self, state: State) -> State:
+        """Return a state where this run's states lie."""
+        return state
+
+    def settle(self, filed: dict[str, StateRef]) -> None:
+        """Write states to their files that are not there yet, and complete their references."""
+
+    def forget(self, file: str) -> None:
+        """Free the memory of a state that no turn will read again."""
+
+    def at_home(self) -> ClientStateStore:
+        """Return a store that reads the files into main memory."""
+        return self
+
+
+@dataclass(frozen=True)
+class DeviceStateStore(ClientStateStore):
+    """States that stay on a GPU until a checkpoint needs their files.
+
+    If they are larger than `room`, those that were not read for longest go to their files, whose
+    pages the system keeps in main memory as long as it can.
+
+    Attributes:
+        room: bytes of memory there.
+        waiting: file -> state and fraction of personal parameters; the state that was not used for
+            longest comes first.
+        written: file -> complete reference, of states that are in their files, too.
+        spares: unneeded files, which may be overwritten.
+    """
+
+    room: float = math.inf
+    waiting: dict[str, tuple[Packed, float | None]] = field(default_factory=dict)
+    written: dict[str, StateRef] = field(default_factory=dict)
+    spares: list[str] = field(default_factory=list)
+
+    def read(self, file: str, fresh: object = None) -> ClientState:
+        """Return a state from the GPU's memory, or read it from its file."""
+        if file not in self.waiting:
+            return super().read(file, fresh)
+        self.waiting[file] = self.waiting.pop(file)
+        state = self.waiting[file][0].state
+        assert isinstance(state, ClientState)
+        return state
+
+    def write(
+        self, client: str, stamp: str, packed: Packed, share: float | None, spare: str | None = None
+    ) -> StateRef:
+        """Keep a state under its file's name; the reference has no digest before it is settled."""
+        file = file_of(self.seed, client, stamp)
+        if spare is not None:
+            self.forget(spare)
+            if (self.folder / spare).exists():
+                self.spares.append(spare)
+        self.waiting[file] = packed, share
+        while len(self.waiting) > 1 and sum(map(_bytes_there, self.waiting.values())) > self.room:
+            oldest = next(iter(self.waiting))
+            self._settled(StateRef(oldest, "", None))
+            del self.waiting[oldest]
+        return StateRef(file, "", share)
+
+    def _settled(self, entry: StateRef) -> StateRef:
+        """Return a complete reference, after writing the file if it is not there yet."""
+        if not entry.xxh3 and entry.file not in self.written:
+            spare = self.spares.pop() if self.spares else None
+            self.written[entry.file] = self._to_file(entry.file, *self.waiting[entry.file], spare)
+        return self.written.get(entry.file, entry)
+
+    def placed(self, state: State) -> State:
+        """Return a copy of a state on the GPU."""
+        return unpack(pack(state), ClientState, *self.records, device=self.device)
+
+    def settle(self, filed: dict[str, StateRef]) -> None:
+        """Write states to their files that are not there yet, and complete their references."""
+        filed.update({client: self._settled(entry) for client, entry in filed.items()})
+
+    def forget(self, file: str) -> None:
+        """Free the memory of a state that no turn will read again."""
+        self.waiting.pop(file, None)
+        self.written.pop(file, None)
+
+    def at_home(self) -> ClientStateStore:
+        """Return a store that reads the files into main memory."""
+        for spare in self.spares:
+            (self.folder / spare).unlink(missing_ok=True)
+        return ClientStateStore(self.folder, self.seed, self.records, self.lasting)
+
+
+def _bytes_there(waiting: tuple[Packed, float | None]) -> int:
+    """Return the bytes of a state on a GPU, where a mask has a byte for each entry."""
+    tensors = [x for x in waiting[0].arrays.values() if isinstance(x, Tensor)]
+    return sum(x.nbytes * (9 if x.dtype == torch.uint8 else 1) for x in tensors)
 
 
 NOBODY_IN_LABS: Mapping[str, str] = MappingProxyType({})
@@ -171,6 +285,7 @@ class ClientStateIndex(Mapping[str, Any]):
         # A file that a checkpoint names must stay until the next one: the run may be killed now.
         if before is not None and before != self.best.get(client):
             (self.spares if client in self.changed else self.passed).append(before.file)
+            self.store.forget(before.file)
         self.filed[client] = self.changed[client] = entry
 
     def spare(self) -> str | None:
@@ -187,7 +302,15 @@ class ClientStateIndex(Mapping[str, Any]):
         Files of the best evaluation before are replaced ones from now on.
         """
         earlier, self.best = self.best, dict(self.filed)
-        self.passed += [e.file for c, e in earlier.items() if e != self.best.get(c)]
+        replaced = [e.file for c, e in earlier.items() if e != self.best.get(c)]
+        self.passed += replaced
+        for file in replaced:
+            self.store.forget(file)
+
+    def settle(self) -> None:
+        """Let the files of all states be complete, as a checkpoint needs them."""
+        for entries in (self.filed, self.changed, self.best):
+            self.store.settle(entries)
 
     def pin(self) -> None:
         """Record that a new checkpoint names the present files; replaced files become spare."""
@@ -203,6 +326,7 @@ class ClientStateIndex(Mapping[str, Any]):
 
     def sha256(self) -> dict[str, str]:
         """Return client -> SHA-256 of the client's state file."""
+        self.settle()
         with profiling.phase("checkpoints"):
             return {
                 client: digest((self.store.folder / entry.file).read_bytes())
