@@ -264,7 +264,9 @@ def gather(
         each = {m: [c[m] for c in gained.values() if m in c] for m in metrics}
         most = {metric: steepest(found) for metric, found in each.items() if found}
         trained = (label for label in result.scores if not label.endswith(PRIOR))
-        curves |= {label: gained.get(label, most) for label in trained}
+        curves |= {
+            label: {} if label in result.late else gained.get(label, most) for label in trained
+        }
         # A closed form is the same after every round, and a teacher is asked as it is.
         curves |= {
             label: {m: ((1, 2, 3), [mean] * 3) for m, mean in means_of(result, label).items()}

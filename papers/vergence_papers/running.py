@@ -92,7 +92,8 @@ class PartResult:
     `images` are those of a test that all rows share, by metric. `facts` are numbers about the runs
     that no claim is about: column -> label -> person -> value, seeds averaged within a person.
     `closed` are rows in closed form, and teachers, which have no rounds; `base` is the row of the
-    common model after the last round, where methods go on from it; `others` are the studies of
+    common model after the last round, where methods go on from it; `late` are rows that learn most
+    in a step after the rounds, so that their curves say nothing; `others` are the studies of
     further replicates.
     """
 
@@ -105,6 +106,7 @@ class PartResult:
     facts: Scores = field(default_factory=dict)
     closed: frozenset[str] = frozenset()
     base: str = ""
+    late: frozenset[str] = frozenset()
     others: tuple[StudyResults, ...] = ()
 
     def runs(self, label: str) -> list[Run]:

@@ -47,6 +47,21 @@ def told(ran):
 
 
 @pytest.mark.slow
+def test_curves_say_nothing_of_what_is_learned_after_the_rounds(ran):
+    """Unseen classes that the teacher does not know are learned in the last step alone."""
+    omniscient, quasi = ran
+    assert omniscient.late == frozenset()
+    assert "white_box" + QUASI in quasi.late
+    assert {TEACHER + OM, TEACHER + QUASI} <= omniscient.closed | quasi.closed
+    wish = Wish(seeds=2, rounds=2, sets=(*TINY, FEW))
+    plans = [plan(PE[f"ways_{teacher}"], MADE, wish) for teacher in ("omniscient", "quasi")]
+    results = {(each.part.name, each.part.protocol): r for each, r in zip(plans, ran, strict=True)}
+    found = app.gather(app.TABLES["pezsl/table5.2"], MADE, wish, plans, results).evidence.curves
+    assert found["white_box" + QUASI] == {}
+    assert "H" in found["white_box" + OM]
+
+
+@pytest.mark.slow
 def test_one_owner_is_told_seed_by_seed(told):
     for row in (
         "white_box" + OM,
