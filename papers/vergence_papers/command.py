@@ -259,19 +259,7 @@ def gather(
         images |= result.images
         own = {run.label + planned.part.suffix: run for run in result.study.runs}
         runs |= {label: run for label, run in own.items() if label in result.scores}
-        metrics = dict.fromkeys((result.study.headline, *metrics_of(table, where)))
-        gained = {label: curves_of(result, run, metrics) for label, run in own.items()}
-        each = {m: [c[m] for c in gained.values() if m in c] for m in metrics}
-        most = {metric: steepest(found) for metric, found in each.items() if found}
-        trained = (label for label in result.scores if not label.endswith(PRIOR))
-        curves |= {
-            label: {} if label in result.late else gained.get(label, most) for label in trained
-        }
-        # A closed form is the same after every round, and a teacher is asked as it is.
-        curves |= {
-            label: {m: ((1, 2, 3), [mean] * 3) for m, mean in means_of(result, label).items()}
-            for label in result.closed
-        }
+        curves |= part_curves(planned, result, metrics_of(table, where))
     evidence = Evidence(
         scores,
         lower,
@@ -296,6 +284,26 @@ def gather(
         for run in result.study.runs
     }
     return ReproducedTable(table, where, marks, told, evidence, verdicts, results, noisy)
+
+
+def part_curves(
+    planned: Planned, result: PartResult, metrics: Sequence[str]
+) -> dict[str, Mapping[str, Curve]]:
+    """Return row -> metric -> learning curve, of the trained rows of a part; main metric first."""
+    metrics = list(dict.fromkeys((result.study.headline, *metrics)))
+    gained = {
+        run.label + planned.part.suffix: curves_of(result, run, metrics)
+        for run in result.study.runs
+    }
+    each = {m: [curves[m] for curves in gained.values() if m in curves] for m in metrics}
+    most = {metric: steepest(curves) for metric, curves in each.items() if curves}
+    trained = [label for label in result.scores if not label.endswith(PRIOR)]
+    found = {label: {} if label in result.late else gained.get(label, most) for label in trained}
+    # A closed form is the same after every round, and a teacher is asked as it is.
+    return found | {
+        label: {m: ((1, 2, 3), [mean] * 3) for m, mean in means_of(result, label).items()}
+        for label in result.closed
+    }
 
 
 def curves_of(result: PartResult, run: Run, metrics: Iterable[str]) -> dict[str, Curve]:
