@@ -4,7 +4,7 @@ python -m benchmarks.gpu [steps] [rounds] [--only WORD...] [--precision P...] [-
 GPU that torch sees. `steps` trains people on generated eye pictures and video, and on GazeCom
 where VERGENCE_DATA has it, by each solver on the GPU, beside the sequential solver on one core and
 a loop in plain PyTorch on the GPU. `rounds` runs FedAvg and FedCPF whole (turns, aggregation,
-checkpoint) on the same.
+checkpoint) on the same, with models that stay on the GPU and with models that come home.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from vergence.core.task import Task
 from vergence.data.gaze_video.gazecom import Gazecom
 from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.engine import round_loop
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.errors import ConfigError
 from vergence.methods.fedavg import FedAvg
@@ -131,6 +132,7 @@ def steps(
         torch.cuda.reset_peak_memory_stats()
 
     for precision in precisions:
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         if precision != "half":
             loop = plain(task, clients[0].train, local, precision)
             add("plain loop", precision, timed(loop), local.steps or 1)
@@ -166,12 +168,19 @@ def _mark(marks: list[float], *_: object) -> None:
 def rounds(
     name: str, task: Task, people: Federation, local: LocalTraining, precisions: Sequence[Precision]
 ) -> list[dict[str, Any]]:
-    """Return seconds per round of whole runs, and of their steps in a plain loop."""
+    """Return seconds per round of whole runs, and of their steps in a plain loop.
+
+    Each run has its models on the GPU between checkpoints, and then in main memory.
+    """
     rows = []
     first = next(iter(move_to_device(people, GPU).people.values())).train
+    places = {"stay": round_loop.stays_on, "come home": lambda *_: False}
+    methods = (FedAvg(local=local), FedCPF(local=local, rate=0.1))
     for precision in precisions:
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         floor = timed(plain(task, first, local, precision)) * len(people.people)
-        for method in (FedAvg(local=local), FedCPF(local=local, rate=0.1)):
+        for method, models in itertools.product(methods, places):
+            round_loop.stays_on = places[models]
             marks: list[float] = []
             with run_folder() as folder:
                 plan = Plan(
@@ -194,13 +203,15 @@ def rounds(
                     "network": name,
                     "method": type(method).__name__,
                     "precision": precision,
+                    "models": models,
                     "round_s": one,
                     "floor_s": floor,
                     "run_s": whole,
                 }
             )
             print(
-                f"{name:21s} {type(method).__name__:8s} {precision:5s} {one:8.3f} s a round, "
+                f"{name:21s} {type(method).__name__:8s} {precision:5s} models {models:9s} "
+                f"{one:8.3f} s a round, "
                 f"{one / floor:6.2f} x the plain loop's {floor:.3f} s; whole run {whole:.1f} s",
                 flush=True,
             )
@@ -212,7 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=["steps", "rounds"])
     parser.add_argument("--only", nargs="+", default=[""], help="words in the names of networks")
-    parser.add_argument("--precision", nargs="+", default=["fp32", "bf16", "half"])
+    parser.add_argument("--precision", nargs="+", default=["fp32", "tf32", "bf16", "half"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not torch.cuda.is_available():

@@ -1,21 +1,29 @@
 """Runs on a GPU: near those of a CPU, and the same bits each time."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from tests.engine.learners import LOCALS, apart
 from tests.engine.toys import run_toy
+from vergence.api.task_from import task_from
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
+from vergence.core.method import Method
 from vergence.data.synthetic.toy import Toy as People
-from vergence.engine import client_executor, solver_selection
+from vergence.engine import client_executor, round_loop, solver_selection
 from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
 from vergence.methods.apfl import APFL
+from vergence.methods.ditto import Ditto
+from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
 from vergence.methods.feddf import FedDF
 from vergence.methods.fedpac import FedPAC
+from vergence.methods.fedper import FedPer
+from vergence.methods.fedprox import FedProx
 from vergence.methods.qfedavg import QFedAvg
 from vergence.methods.scaffold import Scaffold
 from vergence.models.linear import Linear
@@ -23,7 +31,7 @@ from vergence.tasks.toy import ToyTask
 from vergence.training import device as device_module
 from vergence.training.cuda_graphs import Graphed
 
-METHODS = {
+METHODS: dict[str, Method] = {
     "fedavg": FedAvg(local=LOCALS["momentum"]),
     "fedcpf": FedCPF(local=LOCALS["clip"], rate=0.2),
     "scaffold": Scaffold(local=LOCALS["clip"]),
@@ -41,6 +49,49 @@ def test_a_run_is_near_that_of_a_cpu_and_repeats(tmp_path, name, solver):
     }
     assert runs["gpu"].fingerprint == runs["again"].fingerprint
     assert apart(runs["gpu"].server.model, runs["cpu"].server.model) <= 1e-4
+
+
+RESIDENT = METHODS | {
+    "fedprox": FedProx(local=LOCALS["clip"]),
+    "fedadam": FedAdam(local=LOCALS["momentum"]),
+    "fedper": FedPer(local=LOCALS["clip"]),
+    "ditto": Ditto(local=LOCALS["clip"]),
+}
+DROPPING = task_from(
+    lambda: torch.nn.Sequential(
+        torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(32, 1)
+    ),
+    torch.nn.functional.mse_loss,
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", [ToyTask(Linear()), DROPPING], ids=["line", "dropout"])
+@pytest.mark.parametrize("name", RESIDENT)
+def test_models_that_stay_have_the_bits_of_those_that_come_home(name, task, tmp_path, monkeypatch):
+    """So have the same run again, and one that was killed after its second round."""
+    plan = {"people": 9, "solver": "sequential", "device": "cuda", "task": task}
+    runs = [run_toy(tmp_path / folder, RESIDENT[name], **plan) for folder in ("a", "again")]
+    with monkeypatch.context() as patch:
+        patch.setattr(round_loop.RoundLoop, "one_round", until(2))
+        with pytest.raises(KeyboardInterrupt):
+            run_toy(tmp_path / "killed", RESIDENT[name], **plan)
+    runs.append(run_toy(tmp_path / "killed", RESIDENT[name], **plan))
+    monkeypatch.setattr(round_loop, "stays_on", lambda *_: False)
+    runs.append(run_toy(tmp_path / "home", RESIDENT[name], **plan))
+    assert len({run.fingerprint for run in runs}) == 1
+
+
+def until(last: int) -> Callable[..., object]:
+    """Return a round that is killed instead of beginning after the round `last`."""
+    honest = round_loop.RoundLoop.one_round
+
+    def one_round(self: round_loop.RoundLoop, at: int, server: object) -> object:
+        if at == last:
+            raise KeyboardInterrupt
+        return honest(self, at, server)
+
+    return one_round
 
 
 @pytest.mark.parametrize(

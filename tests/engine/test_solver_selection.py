@@ -10,6 +10,7 @@ import torch
 from tests.engine import toys
 from tests.engine.learners import eyes
 from tests.engine.toys import CHAIN, LOCAL, run_toy
+from tests.stand_in_device import DEVICE, StandIn
 from vergence.core.data import Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining, OptimizerState
@@ -84,6 +85,24 @@ def test_auto_is_what_the_processor_has(found):
 @pytest.mark.usefixtures("found")
 def test_a_precision_that_is_named_is_taken_anywhere(named):
     assert precision_for(FedAvg(), EYES, Plan(precision=named), CPU) == (named, "")
+
+
+@pytest.mark.slow
+def test_tf32_is_for_gpus(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"'tf32' is a number format of GPUs.*'fp32'"):
+        run(tmp_path, precision="tf32")
+    monkeypatch.setattr(solver_selection, "choose_device", lambda _: DEVICE)
+    during, honest = [], round_loop.RoundLoop.one_round
+
+    def one_round(*rest):
+        during.append(torch.get_float32_matmul_precision())
+        return honest(*rest)
+
+    monkeypatch.setattr(round_loop.RoundLoop, "one_round", one_round)
+    with StandIn():
+        run(tmp_path / "there", precision="tf32", device="cuda", solver="sequential", rounds=1)
+    assert during == ["high"]
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.parametrize(

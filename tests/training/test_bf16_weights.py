@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.engine.learners import EXTRAS, LOCALS, TASKS, apart, asks_of, numbers, streams_of
+from tests.stand_in_device import DEVICE, StandIn
 from vergence.core.data import Samples
 from vergence.core.local_training import LocalTraining
 from vergence.core.randomness import RandomStream
@@ -22,7 +23,7 @@ from vergence.tasks.toy import ToyTask
 from vergence.training import bf16_weights
 from vergence.training.bf16_weights import bf16_instructions, float32_parameters
 from vergence.training.cuda_graphs import Graphed
-from vergence.training.sequential import Solver
+from vergence.training.sequential import FlatNetwork, Solver
 from vergence.training.stacked import Stacked
 
 NEAR = 0.02
@@ -150,6 +151,12 @@ class Filming(Model):
 
     def build(self) -> nn.Module:
         return nn.Sequential(nn.Conv3d(16, 4, 3, padding=1), nn.Flatten(), nn.Linear(1152, 1))
+
+
+def test_convolutions_over_time_are_bfloat16_where_their_kernels_are_right():
+    with StandIn():
+        here, there = (FlatNetwork(ToyTask(Filming()), "bf16", d) for d in ("cpu", DEVICE))
+    assert ["forward" in vars(network.module[0]) for network in (here, there)] == [True, False]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "half"])

@@ -20,7 +20,7 @@ from vergence.core.params import Params
 from vergence.core.tags import LATER, tagged
 from vergence.errors import ConfigError, first_line
 
-Precision = Literal["fp32", "bf16", "half"]
+Precision = Literal["fp32", "tf32", "bf16", "half"]
 Sampler = Literal["shuffle", "balanced", "weighted"]
 # float32 has numbers up to 3e38, and these are multiplied with gradients and weights.
 LARGEST = 1e30

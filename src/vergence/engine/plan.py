@@ -50,10 +50,11 @@ class Plan(NamedOptions):
         solver: how clients are trained: one by one (`sequential`), or many at once as one batched
             network (`stacked`). `auto` tries which is faster before the first round. The choice is
             kept with the run, and is part of its fingerprint.
-        precision: `bf16` trains in bfloat16 where torch deems it safe. `half` also keeps weights in
-            bfloat16, beside float32 parameters. `auto` is `half` if the processor or GPU has
-            instructions for it and the network gains from them; else it is `fp32`. This choice,
-            too, is kept with the run.
+        precision: `tf32` is float32 whose products a GPU rounds to 10 bits after the point; a CPU
+            has no such format. `bf16` trains in bfloat16 where torch deems it safe. `half` also
+            keeps weights in bfloat16, beside float32 parameters. `auto` is `half` if the processor
+            or GPU has instructions for it and the network gains from them; else it is `fp32`. This
+            choice, too, is kept with the run.
         device: `cpu`, `cuda`, `cuda:N`, or `auto`, which is a GPU if torch sees one. A GPU that is
             asked for by name is refused for methods that also need the processor.
         workers: number of worker processes; 0: one per core, or with the engine `ray` one per CPU
@@ -80,7 +81,7 @@ class Plan(NamedOptions):
     split_seeds: tuple[int, ...] = ()
     engine: Literal["simulator", "bytes", "ray"] = "simulator"
     solver: Literal["auto", "sequential", "stacked"] = "auto"
-    precision: Literal["fp32", "bf16", "half", "auto"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16", "half", "auto"] = "fp32"
     device: str = "auto"
     workers: Annotated[int, Ge(0)] = 0
     evaluate_every: Annotated[int, Ge(0)] = 5

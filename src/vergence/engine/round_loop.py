@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -58,7 +59,7 @@ from vergence.engine.workers.pools import WorkerPool, worker_pool
 from vergence.errors import ConfigError, StateError
 from vergence.metrics.intervals import with_number
 from vergence.privacy.hooks import ServerHooks
-from vergence.training.device import room_on
+from vergence.training.device import products_in, room_on
 from vergence.wire.codecs import Compression
 
 UPLOAD = "upload"
@@ -169,10 +170,8 @@ def run_rounds(
     else:
         pool, index = pool_factory(runner)
     exchange = setup.exchange(pool, index, solving.chunk, sums, hooks)
-    try:
+    with closing(pool), products_in(solving.precision):
         return RoundLoop(setup, exchange, executor, tick, begin).run(store)
-    finally:
-        pool.close()
 
 
 def records_of(plan: Plan, method: Method, task: Task) -> tuple[type, ...]:

@@ -109,7 +109,15 @@ def precision_for(method: Method, task: Task, plan: Plan, device: torch.device) 
 
     `half` helps a network with 2-d convolutions on a device with bfloat16 instructions. DP-SGD and
     split learning have `fp32` only.
+
+    Raises:
+        ConfigError: `tf32` is asked for, and the run trains on a CPU.
     """
+    if plan.precision == "tf32" and device.type == "cpu":
+        raise ConfigError(
+            "run.precision = 'tf32' is a number format of GPUs, and this run trains on the CPU; "
+            "use 'fp32', 'bf16', 'half' or 'auto', or a GPU (run.device)"
+        )
     # Nothing is measured: the same run on the same kind of machine must choose the same.
     if plan.precision != "auto":
         return PrecisionChoice(plan.precision, "")

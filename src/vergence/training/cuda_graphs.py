@@ -329,6 +329,8 @@ class GraphSlot(FlatNetwork):
             part = data.take(slice(at, at + batch))
             moved = {name: column.to(self.device) for name, column in part.items()}
             parts.append(self.task.forward(self.module, moved))
+        # A recorded step trains whatever the mode; where nothing is recorded it is read again.
+        self.module.train()
         return join_outputs(parts)
 
 

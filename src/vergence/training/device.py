@@ -7,7 +7,8 @@ Used by `api.from_objects`, `engine.client_executor`, `engine.solver_selection`,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation, Population
+from vergence.core.local_training import Precision
 from vergence.errors import ConfigError
 
 Part = Literal["train", "val", "test"]
@@ -52,6 +54,18 @@ def room_on(device: torch.device) -> float:
     Training takes the rest.
     """
     return torch.cuda.mem_get_info(device)[0] / 4 if device.type == "cuda" else math.inf
+
+
+@contextmanager
+def products_in(precision: Precision) -> Iterator[None]:
+    """Multiply float32 matrices in TF32 inside of the block if the precision is `tf32`."""
+    before = torch.get_float32_matmul_precision()
+    # cuDNN's convolutions use it by torch's default.
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def in_main_memory(samples: Samples) -> Samples:

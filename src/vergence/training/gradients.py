@@ -25,7 +25,7 @@ Adjust = Callable[[list[Tensor]], list[Tensor]]
 
 def training_loss(task: Task, module: nn.Module, batch: Batch, precision: Precision) -> Tensor:
     """Return the loss of a batch in training, its forward pass in this precision."""
-    if precision == "fp32":
+    if precision in ("fp32", "tf32"):
         return task.loss(task.forward(module, batch), batch)
     device = next(module.parameters()).device.type
     # Without its cache: a CUDA graph must not hold casts of an earlier step's parameters.

@@ -52,7 +52,8 @@ class FlatNetwork:
         self.tensors = self._views(self.vector)
         self.parameters = [named[name] for name in self.trained]
         self.half = None
-        if precision == "bf16":
+        # What it mends is a fault of the CPU's kernels.
+        if precision == "bf16" and torch.device(device).type == "cpu":
             keep_types(self.module)
         if precision == "half":
             self.half = HalfNetwork(task.module().to(device).train(), self.layout, self.vector)
