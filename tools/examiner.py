@@ -112,7 +112,8 @@ def learned(numbers: Numbers, labels: str, metric: str, lower: bool) -> tuple[bo
     sign, mine, best = (-1 if lower else 1), numbers.row(labels, metric), None
     for label, told in numbers.scores.items():
         prior, there = label.removeprefix("prior: "), told.get(metric, {})
-        if prior != label and prior not in REFERENCES and mine and mine.keys() <= there.keys():
+        reference = any(f"{prior} ".startswith(f"{each} ") for each in REFERENCES)
+        if prior != label and not reference and mine and mine.keys() <= there.keys():
             mean = sign * np.mean([there[u] for u in mine])
             best = max(best or (-math.inf, {}), (float(mean), there), key=lambda each: each[0])
     if best is None:

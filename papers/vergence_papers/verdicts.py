@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vergence.metrics.intervals import CORRELATION, SHARE, Bounds, difference_bounds, interval
 from vergence.metrics.sample_size import MOST, POWER, people_needed
 from vergence.metrics.statistics import ALPHA, tost
-from vergence.results.baselines import kind
+from vergence.results.baselines import ALONE, REFERENCES
 from vergence.results.read import Run
 from vergence.results.verdict_rules import (
     TIE,
@@ -168,12 +168,15 @@ class Evidence:
     images: Mapping[str, int] = field(default_factory=dict)
 
     def priors(self, metric: str) -> dict[str, Mapping[str, float]]:
-        """Return the static predictors that have a metric; others' gaze is none of them."""
+        """Return the static predictors that have a metric; others' gaze is none of them.
+
+        The name of a row may end with that of its part: "people with 1 class (prior)".
+        """
         return {
             label: told[metric]
             for label, told in self.scores.items()
             if label.endswith(PRIOR) and metric in told
-            if kind(label.removesuffix(PRIOR)) == "prior"
+            if not any(f"{label} ".startswith(f"{each} ") for each in (*REFERENCES, *ALONE))
         }
 
     def standing(self, labels: Sequence[str], metric: str) -> Standing:

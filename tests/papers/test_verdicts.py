@@ -139,6 +139,18 @@ def test_a_margin_or_limit_may_be_missed_by_rows_that_still_gain():
     assert verdict(limit, unlearned).word == "winner not learned"
 
 
+def test_what_other_people_did_is_no_constant_in_any_part_of_a_table():
+    """People agree at 30, random importance has 1: a row with 11 has learned."""
+    rows = {"a": (11, 12, 13), "b": (5, 5, 5.5)}
+    for name in ("people with 1 class", "kernel ridge alone in m + 1 groups", "other people"):
+        found = evidence(rows, prior=[1, 1, 1])
+        found = replace(
+            found, scores={**found.scores, f"{name} (prior)": {"error": dict.fromkeys("abc", 30.0)}}
+        )
+        assert verdict(better("c", "1", "a", "b"), found).word == "holds", name
+        assert list(found.priors("error")) == ["mean (prior)"]
+
+
 def test_only_a_curve_of_ones_own_metric_says_what_can_be_caught_up():
     """b leads by 10 and a gains .5 a round, by the main metric: nobody knows how much by this."""
     scores = {"a": (11, 10, 9), "b": (20, 20, 20)}
