@@ -298,12 +298,14 @@ def part_curves(
     each = {m: [curves[m] for curves in gained.values() if m in curves] for m in metrics}
     most = {metric: steepest(curves) for metric, curves in each.items() if curves}
     trained = [label for label in result.scores if not label.endswith(PRIOR)]
-    found = {label: {} if label in result.late else gained.get(label, most) for label in trained}
-    # A closed form is the same after every round, and a teacher is asked as it is.
-    return found | {
-        label: {m: ((1, 2, 3), [mean] * 3) for m, mean in means_of(result, label).items()}
-        for label in result.closed
+    found: dict[str, Mapping[str, Curve]] = {
+        label: {} if label in result.late else gained.get(label, most) for label in trained
     }
+    # A closed form is the same after every round, and a teacher is asked as it is.
+    for label in result.closed:
+        means = means_of(result, label)
+        found[label] = {metric: ((1, 2, 3), [mean] * 3) for metric, mean in means.items()}
+    return found
 
 
 def curves_of(result: PartResult, run: Run, metrics: Iterable[str]) -> dict[str, Curve]:
@@ -366,8 +368,10 @@ def uneven(evidence: Evidence) -> list[str]:
         found.append(f"gradient steps of a client in all, by row: {told}")
     past = []
     for label, by_metric in evidence.curves.items():
-        at, values = next(iter(by_metric.values()), ((), ()))
-        if len(at) and max(values) - values[-1] > GAIN * abs(values[-1]):
+        if not by_metric:
+            continue
+        at, values = next(iter(by_metric.values()))
+        if max(values) - values[-1] > GAIN * abs(values[-1]):
             past.append(f"{label} (best in round {at[int(np.argmax(values))]})")
     if past:
         found.append(f"past their best: {', '.join(past)}")
