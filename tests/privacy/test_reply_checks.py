@@ -86,6 +86,11 @@ def test_replies_that_count(total, options):
         ),
         (params(3e38, 0.0), {"weight": 0.5}, "finite: 'a' over its weight is infinite"),
         (
+            params(0, 100, dtype=torch.int64),
+            {"weight": 1e-38, "offered": {}},
+            "finite: 'a' over its weight is infinite",
+        ),
+        (
             params(1.0, 3e38),
             {"weight": params(1.0, 0.5), "exposed": EACH},
             "finite: 'a' over its weight is infinite",

@@ -99,7 +99,7 @@ class _Limits(NamedTuple):
 def _limits(tree: SealedTree, exposed: Exposure) -> _Limits:
     """Return the limits of a tree; from a GPU they are read all at once."""
     total, weight = tree.total.flat, tree.weight
-    values = _extremes(total) if total.is_floating_point() else (0.0, 0.0)
+    values = _extremes(total)
     weights, quotients, declared = (0.0, 1.0), (), exposed.weight != "number"
     if isinstance(weight, Params):
         weights, by = _extremes(weight.flat), torch.where(weight.flat > 0, weight.flat, 1)
