@@ -168,6 +168,7 @@ def test_states_beyond_the_room_go_to_their_files(room, plan, home, tmp_path, mo
     def write(self, *rest):
         entry = honest(self, *rest)
         there = self.waiting.values()
+        assert self.used["waiting"] == sum(map(client_states._bytes_there, there))
         sizes.append((len(there), sum(map(client_states._bytes_there, there)), rest[1]))
         return entry
 

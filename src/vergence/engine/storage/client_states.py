@@ -6,6 +6,7 @@ Used in `deployment`, `engine` and `experiment`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -163,12 +164,14 @@ class DeviceStateStore(ClientStateStore):
         room: bytes of memory there.
         waiting: file -> state and fraction of personal parameters; the state that was not used for
             longest comes first.
+        used: their bytes there, under `waiting`; counted as they come and go, not over all people.
         written: file -> complete reference, of states that are in their files, too.
         spares: unneeded files, which may be overwritten.
     """
 
     room: float = math.inf
     waiting: dict[str, tuple[Packed, float | None]] = field(default_factory=dict)
+    used: Counter[str] = field(default_factory=Counter)
     written: dict[str, StateRef] = field(default_factory=dict)
     spares: list[str] = field(default_factory=list)
 
@@ -190,11 +193,13 @@ class DeviceStateStore(ClientStateStore):
             self.forget(spare)
             if (self.folder / spare).exists():
                 self.spares.append(spare)
+        self._free(file)
         self.waiting[file] = packed, share
-        while len(self.waiting) > 1 and sum(map(_bytes_there, self.waiting.values())) > self.room:
+        self.used["waiting"] += _bytes_there(self.waiting[file])
+        while len(self.waiting) > 1 and self.used["waiting"] > self.room:
             oldest = next(iter(self.waiting))
             self._settled(StateRef(oldest, "", None))
-            del self.waiting[oldest]
+            self._free(oldest)
         return StateRef(file, "", share)
 
     def _settled(self, entry: StateRef) -> StateRef:
@@ -203,6 +208,10 @@ class DeviceStateStore(ClientStateStore):
             spare = self.spares.pop() if self.spares else None
             self.written[entry.file] = self._to_file(entry.file, *self.waiting[entry.file], spare)
         return self.written.get(entry.file, entry)
+
+    def _free(self, file: str) -> None:
+        if file in self.waiting:
+            self.used["waiting"] -= _bytes_there(self.waiting.pop(file))
 
     def placed(self, state: State) -> State:
         """Return a copy of a state on the GPU."""
@@ -214,7 +223,7 @@ class DeviceStateStore(ClientStateStore):
 
     def forget(self, file: str) -> None:
         """Free the memory of a state that no turn will read again."""
-        self.waiting.pop(file, None)
+        self._free(file)
         self.written.pop(file, None)
 
     def at_home(self) -> ClientStateStore:
