@@ -1,6 +1,7 @@
 """Console output of commands: terminal width, or 160 columns into a file or pipe; stderr notes.
 
-Used in `adaptation`, `api`, `cli`, `core`, `deployment`, `engine`, `experiment` and `tasks`.
+Used in `adaptation`, `api`, `cli`, `core`, `deployment`, `engine`, `experiment`, `tasks` and
+`training`.
 """
 
 import sys

@@ -214,6 +214,51 @@ def test_scores_and_outputs_are_the_solvers(device):
     assert graphed.score(params, data) == pytest.approx(solver.score(params, data), abs=near)
 
 
+def test_people_with_one_model_fill_batches_together(device, monkeypatch):
+    """70, 3 and 64 samples of one model and 5 of another: 137 fill 3 batches, and one is alone."""
+    (task, make), sizes = TASKS["lenet"], [70, 3, 5, 64]
+    one = task.init()
+    other = one.like(one.flat.flip(0))
+    models = [(other if n == 5 else one, make(n, n)) for n in sizes]
+    graphed, solver, forwards = Graphed(task, device), Solver(task), []
+    near = 1e-6 if device == "cpu" else 1e-4
+    honest = type(task).forward
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            type(task),
+            "forward",
+            lambda self, module, batch: (
+                forwards.append(len(batch["gaze"])) or honest(self, module, batch)
+            ),
+        )
+        outputs = graphed.outputs_of(models)
+    assert forwards == [64, 64, 9, 5]
+    for (params, data), found in zip(models, outputs, strict=True):
+        assert found.device.type == "cpu"
+        assert torch.allclose(found, solver.outputs(params, data), atol=near)
+
+
+def test_another_network_may_look_at_its_batch(device):
+    """Less the mean over the batch, an output depends on whose samples are in it."""
+    task = task_from(Centred, torch.nn.functional.mse_loss)
+    draw = torch.Generator().manual_seed(0)
+    parts = [
+        Samples({"x": torch.randn(n, 8, generator=draw), "y": torch.zeros(n, 1)}) for n in (4, 7)
+    ]
+    params, solver = task.init(), Solver(task)
+    found = Graphed(task, device).outputs_of([(params, part) for part in parts])
+    for part, outputs in zip(parts, found, strict=True):
+        assert torch.allclose(outputs, solver.outputs(params, part), atol=1e-5)
+
+
+class Centred(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(8, 1)
+
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
 @pytest.mark.gpu
 def test_a_step_that_looks_at_a_value_is_refused_and_the_gpu_goes_on():
     odd, (task, make) = ToyTask(Odd(Peeking)), TASKS["mlp"]

@@ -4,8 +4,9 @@ A step of a small network is some hundred kernels of a few microseconds each; st
 from Python they leave a GPU idle nine tenths of the time (engines.md, section 5). A graph starts
 them together, but runs on fixed memory: parameters, optimiser, the client's data and the order of
 its samples live in static tensors that are filled before the first replay, and a batch's rows of a
-bank (a person's video frames, say) in tensors that are filled before each. Nothing is read back
-before the end. On a CPU the same code runs without the recording.
+bank (a person's video frames, say) in tensors that are filled before each. Of a client whose data
+stay in main memory (`device.training_copies`), the static tensors hold the next few batches.
+Nothing is read back before the end. On a CPU the same code runs without the recording.
 
 Used by `engine.client_executor`, `engine.solver_selection`, `training.solver_trial` and
 `training.stacked`.
@@ -14,13 +15,15 @@ Used by `engine.client_executor`, `engine.solver_selection`, `training.solver_tr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vergence.core.data import Samples, SharedRows
+from vergence.core.data import Batch, Samples, SharedRows
 from vergence.core.local_training import LocalTraining, OptimizerState, Precision
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
@@ -32,6 +35,7 @@ from vergence.training.device import in_main_memory
 from vergence.training.fused_optimizers import slots_of, stepper
 from vergence.training.gradients import training_loss
 from vergence.training.graph_recorder import CudaGraphRecorder, Program
+from vergence.training.prefetching import Prefetcher
 from vergence.training.sequential import FlatNetwork
 
 # Libraries choose algorithms and allocate workspaces in the first steps; torch advises three.
@@ -39,9 +43,22 @@ WARM_UP = 3
 """Steps before recording."""
 STREAMS = 4
 """Clients trained side by side on a GPU; each replays its own graph."""
+BATCH = 64
+"""Samples of a forward pass without gradients."""
+# Their steps take more than 5 ms. With 70 million, four clients held 15 to 22 GiB, and trained a
+# sixth faster than one. By the size, and not by a measured time: the same run does the same.
+LARGE = 10_000_000
+"""Parameters of a network from which two clients are trained side by side."""
+# Copying so little at once takes less time than gathering it batch by batch.
+AT_ONCE = 64 << 20
+"""Bytes of a client's data in main memory up to which all of them are copied for a training."""
 # A recording keeps the memory of one step. There is one for each batch size and kind of request.
 PROGRAMS = 32
 """Number of recordings beyond which a `GraphSlot` drops them all."""
+
+
+Trained = tuple[Tensor, Tensor, list[Tensor], int]
+"""Parameters, sum of losses, optimiser's buffers and steps of a fit that is queued on a device."""
 
 
 class Uncapturable(ConfigError):
@@ -59,7 +76,7 @@ class Graphed:
     """Trains one task's network on a device, for one client as `Solver.fit` or for several.
 
     Results lie where the request's parameters lie. Of several clients, `streams` are trained side
-    by side, each in memory of its own.
+    by side, each in memory of its own; two at most if the network has `LARGE` parameters.
     """
 
     def __init__(
@@ -72,7 +89,9 @@ class Graphed:
         if streams < 1:
             raise ConfigError(f"streams must be 1 or more, got {streams}")
         self.task, self.device = task, torch.device(device)
-        self.lanes = [GraphSlot(task, self.device, precision) for _ in range(streams)]
+        self.lanes = [GraphSlot(task, self.device, precision)]
+        while len(self.lanes) < (min(streams, 2) if self.lanes[0].layout.n >= LARGE else streams):
+            self.lanes.append(GraphSlot(task, self.device, precision))
 
     def fit(self, ask: Fit, stream: RandomStream, progress: float = 0.0) -> FitResult:
         """Carry out a training request; `progress` is the share of rounds done, for the schedule.
@@ -88,46 +107,78 @@ class Graphed:
         """Carry out training requests of any kind, assigned in turn to parallel slots."""
         for lane in self.lanes:
             lane.replay.begin()
-        trained = [
-            self.lanes[number % len(self.lanes)].train(ask, stream, progress)
-            for number, (ask, stream) in enumerate(zip(asks, streams, strict=True))
-        ]
-        for number, lane in enumerate(self.lanes):
-            mine = trained[number :: len(self.lanes)]
+        trained: dict[int, Trained] = {}
+
+        def work(numbers: Iterable[int], lane: GraphSlot) -> Iterator[bool]:
+            for number in numbers:
+                trained[number] = yield from lane.train(asks[number], streams[number], progress)
+
+        shares = [range(n, len(asks), len(self.lanes)) for n in range(len(self.lanes))]
+        going = list(map(work, shares, self.lanes))
+        # A lane lets the others go on when it has queued a client's steps, or waits for a batch.
+        while going:
+            going = [each for each in going if next(each, False)]
+        for share, lane in zip(shares, self.lanes, strict=True):
+            mine = [trained[number] for number in share]
             lane.replay.end(made for flat, loss, slots, _ in mine for made in (flat, loss, *slots))
+        scored = {n: ask.score_on for n, ask in enumerate(asks) if ask.score_on is not None}
+        outputs = self.outputs_of(
+            [(asks[n].params.like(trained[n][0]), data) for n, data in scored.items()]
+        )
+        scores = {
+            n: {"score": self.task.score(output, in_main_memory(data).copy())}
+            for (n, data), output in zip(scored.items(), outputs, strict=True)
+        }
         # Reading the losses waits for the device: once for all clients, after all work is queued.
-        losses = torch.stack([loss for _, loss, _, _ in trained]).tolist() if trained else []
+        losses = torch.stack([trained[n][1] for n in range(len(asks))]).tolist() if asks else []
         return [
-            self._fitted(ask, flat, slots, steps, loss)
-            for ask, (flat, _, slots, steps), loss in zip(asks, trained, losses, strict=True)
+            self._fitted(ask, trained[n], {"loss": losses[n] / trained[n][3], **scores.get(n, {})})
+            for n, ask in enumerate(asks)
         ]
 
-    def _fitted(
-        self, ask: Fit, flat: Tensor, slots: list[Tensor], steps: int, loss: float
-    ) -> FitResult:
-        home = ask.params.flat.device
-        params = ask.params.like(flat.to(home))
+    def _fitted(self, ask: Fit, trained: Trained, metrics: dict[str, float]) -> FitResult:
+        home, (flat, _, slots, steps) = ask.params.flat.device, trained
         state = None
         if ask.optimiser is not None:
             buffers: dict[str, Params] = {}
             for name, slot in zip(slots_of(ask.local), slots, strict=True):
                 buffers[name] = ask.params.like(slot.to(home))
             state = OptimizerState(buffers, ask.optimiser.steps + steps)
-        metrics = {"loss": loss / steps}
-        if ask.score_on is not None:
-            metrics["score"] = self.score(params, ask.score_on)
+        params = ask.params.like(flat.to(home))
         return FitResult(params, self.task.weigh(ask.data), steps, state, metrics)
 
-    def outputs(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
+    def outputs(self, params: Params, data: Samples, batch: int = BATCH) -> Tensor:
         """Return the outputs `[samples, ...]` in sample order, in evaluation mode, on the CPU."""
-        lane = self.lanes[0]
+        return self.outputs_of([(params, data)], batch)[0]
+
+    def outputs_of(
+        self, models: Sequence[tuple[Params, Samples]], batch: int = BATCH
+    ) -> list[Tensor]:
+        """Return the outputs of several models, each on samples of its own, as `outputs` does.
+
+        All of them are computed before the first is waited for. Samples of equal parameters fill
+        batches together where the network is one of vergence's: of another nobody knows whether it
+        looks at the rest of its batch.
+        """
+        task, lane = self.task, self.lanes[0]
+        kinds = (type(task).__module__, type(task.network).__module__)
+        own = all(kind.startswith(("vergence.tasks.", "vergence.models.")) for kind in kinds)
+        groups: dict[object, list[int]] = {}
+        for number, (params, data) in enumerate(models):
+            rows = tuple((n, c.dtype, c.shape[1:]) for n, c in data.columns.items())
+            groups.setdefault((id(params.flat), rows) if own else number, []).append(number)
+        outputs: dict[int, Tensor] = {}
         lane.replay.begin()
         with lane.replay.here():
-            outputs = lane.outputs(params, data, batch)
-        made: list[Tensor] = []
-        map_outputs(lambda part: made.append(part) or part, outputs)
-        lane.replay.end(made)
-        return map_outputs(Tensor.cpu, outputs)
+            for group in groups.values():
+                parts = [models[number][1] for number in group]
+                made = lane.outputs(models[group[0]][0], parts, batch)
+                home = map_outputs(lambda part: part.to("cpu", non_blocking=True), made)
+                for number, end in zip(group, accumulate(map(len, parts)), strict=True):
+                    rows = slice(end - len(models[number][1]), end)
+                    outputs[number] = map_outputs(lambda part, at=rows: part[at], home)
+            lane.replay.settle()
+        return [outputs[number] for number in range(len(models))]
 
     def score(self, params: Params, data: Samples) -> float:
         """Return the task's score of these parameters on data; scores are computed on the CPU."""
@@ -157,34 +208,57 @@ class GraphSlot(FlatNetwork):
         self.columns: dict[str, Tensor] = {}
         self.banks: dict[str, tuple[SharedRows, Tensor]] = {}
         self.programs: dict[tuple[object, ...], RecordedStep] = {}
+        self.prefetcher = Prefetcher(device)
+        self.source: tuple[Samples, list[Tensor]] | None = None
 
     def train(
         self, ask: Fit, stream: RandomStream, progress: float
-    ) -> tuple[Tensor, Tensor, list[Tensor], int]:
-        """Queue a fit without waiting; return parameters, sum of losses, buffers, and steps."""
+    ) -> Generator[bool, None, Trained]:
+        """Queue a fit without waiting for its end; pause where another lane had better go on."""
         if not len(ask.data):
             raise ConfigError("a client without training samples was asked to train")
         drawn = list(batches(ask.data, ask.local, stream, self.task))
         sizes = [len(rows) for rows in drawn]
+        self.source = (ask.data, drawn) if self._far(ask.data) else None
         with self.replay.here(), torch.device(self.device):
-            self._load_data(ask.data, torch.cat(drawn))
+            self._load_data(ask.data, drawn)
             if len(self.programs) > PROGRAMS:
                 self._forget()
             with self.replay.drawing():
                 programs = {size: self._program(ask, size) for size in dict.fromkeys(sizes)}
             self._load_start(ask, progress)
             self.replay.seed(stream.child("network").number())
-            at = 0
-            for size in sizes:
-                self._gather(programs[size].rows, at)
-                programs[size].step()
-                at += size
+        numbers, at = range(len(sizes)), 0
+        # The prefetcher waits for copies to the device: meanwhile other lanes queue their steps.
+        for part in [numbers] if self.source is None else [[number] for number in numbers]:
+            with self.replay.here(), torch.device(self.device):
+                for number in part:
+                    program = programs[sizes[number]]
+                    self._gather(program.rows, number, at)
+                    program.step()
+                    at += sizes[number]
+            yield True
+        with self.replay.here():
             wanted = slots_of(ask.local) if ask.optimiser else ()
             slots = [self.slots[name].clone() for name in wanted]
             return self.vector.clone(), self.loss.clone(), slots, len(sizes)
 
-    def _load_data(self, data: Samples, rows: Tensor) -> None:
-        """Copy columns and order into static memory; growing it drops all recordings."""
+    def _far(self, data: Samples) -> bool:
+        """Return whether data lie in main memory, and are too large to be copied at once."""
+        columns = data.columns.values()
+        tensors = [*columns, *(bank.rows for bank in data.banks.values())]
+        there = all(tensor.device.type == self.device.type for tensor in columns)
+        return not there and sum(tensor.nbytes for tensor in tensors) > AT_ONCE
+
+    def _load_data(self, data: Samples, rows_of: Sequence[Tensor]) -> None:
+        """Copy columns and order into static memory; growing it drops all recordings.
+
+        Of streamed data nothing is copied yet; static memory is for a batch.
+        """
+        whole, most = self.source is None, max(map(len, rows_of))
+        if not whole:
+            rows_of = [torch.arange(len(rows)) for rows in rows_of]
+        rows = torch.cat(list(rows_of))
         if len(rows) > len(self.order):
             self.order = torch.zeros(_rounded_up(len(rows)), dtype=torch.int64)
             self._forget()
@@ -195,11 +269,13 @@ class GraphSlot(FlatNetwork):
                 column.dtype,
                 column.shape[1:],
             )
-            if memory is None or not like or len(memory) < len(column):
-                shape = (_rounded_up(len(column)), *column.shape[1:])
+            need = len(column) if whole else most
+            if memory is None or not like or len(memory) < need:
+                shape = (_rounded_up(need), *column.shape[1:])
                 memory = self.columns[name] = torch.zeros(shape, dtype=column.dtype)
                 self._forget()
-            memory[: len(column)].copy_(column)
+            if whole:
+                memory[: len(column)].copy_(column)
         for name in set(self.columns) - set(data.columns):
             del self.columns[name]
             self._forget()
@@ -209,7 +285,10 @@ class GraphSlot(FlatNetwork):
             self.banks.clear()
             self._forget()
         for name, bank in data.banks.items():
-            if name not in self.banks or self.banks[name][0].rows is not bank.rows:
+            if not whole:
+                none = bank.rows[:0].to(self.device)
+                self.banks.setdefault(name, (replace(bank, rows=none), none))
+            elif name not in self.banks or self.banks[name][0].rows is not bank.rows:
                 self.banks[name] = bank, bank.rows.to(self.device)
 
     def _load_start(self, ask: Fit, progress: float) -> None:
@@ -232,8 +311,19 @@ class GraphSlot(FlatNetwork):
         self.cursor.zero_()
         self.loss.zero_()
 
-    def _gather(self, rows: Mapping[str, Tensor], at: int) -> None:
-        """Copy the rows of banks that the batch starting at `at` in the order needs."""
+    def _gather(self, rows: Mapping[str, Tensor], number: int = 0, at: int = 0) -> None:
+        """Copy a batch's rows of banks; it starts at `at` in the order.
+
+        Of streamed data the columns are copied, too.
+        """
+        if self.source is not None:
+            data, drawn = self.source
+            batch = self.prefetcher.load(data, drawn[number])
+            for name, memory in {**self.columns, **rows}.items():
+                # A step for fewer samples is recorded by the first batch, too.
+                part = batch[name][: len(memory)]
+                memory[: len(part)].copy_(part)
+            return
         for name, out in rows.items():
             bank, source = self.banks[name]
             numbers = self.columns[bank.by].index_select(0, self.order[at : at + len(out)])
@@ -273,7 +363,7 @@ class GraphSlot(FlatNetwork):
             name: source.new_zeros(size, *self.columns[bank.by].shape[1:], *source.shape[1:])
             for name, (bank, source) in self.banks.items()
         }
-        self._gather(rows, 0)
+        self._gather(rows)
         names = slots_of(local)
         buffers = [self._views(self.slots[name]) for name in names]
         pull, keep = self._views(self.scratch), self._views(self.keep)
@@ -320,18 +410,30 @@ class GraphSlot(FlatNetwork):
             ) from error
 
     @torch.no_grad()
-    def outputs(self, params: Params, data: Samples, batch: int) -> Tensor:
-        """Return the network's outputs in evaluation mode."""
+    def outputs(self, params: Params, parts: Sequence[Samples], batch: int) -> Tensor:
+        """Return the network's outputs in evaluation mode, for one part after the other."""
         self.vector.copy_(params.flat)
         self.module.eval()
-        parts = []
-        for at in range(0, len(data), batch):
-            part = data.take(slice(at, at + batch))
-            moved = {name: column.to(self.device) for name, column in part.items()}
-            parts.append(self.task.forward(self.module, moved))
+        made = []
+        for columns in _filled(parts, batch):
+            moved = {name: self.replay.upload(column) for name, column in columns.items()}
+            made.append(self.task.forward(self.module, moved))
         # A recorded step trains whatever the mode; where nothing is recorded it is read again.
         self.module.train()
-        return join_outputs(parts)
+        return join_outputs(made)
+
+
+def _filled(parts: Sequence[Samples], batch: int) -> Iterator[Batch]:
+    """Yield the samples of all parts in order, in batches that are full except for the last."""
+    ends = list(accumulate(map(len, parts)))
+    for at in range(0, ends[-1], batch):
+        starts = [at - end + len(part) for part, end in zip(parts, ends, strict=True)]
+        taken = [
+            part.take(slice(max(start, 0), start + batch))
+            for part, start in zip(parts, starts, strict=True)
+            if -batch < start < len(part)
+        ]
+        yield {name: torch.cat([each[name] for each in taken]) for name in taken[0]}
 
 
 def _bank_kind(bank: SharedRows) -> tuple[object, ...]:

@@ -10,17 +10,23 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from vergence import console
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation, Population
 from vergence.core.local_training import Precision
 from vergence.errors import ConfigError
 
 Part = Literal["train", "val", "test"]
+DATA = 0.5
+"""Share of a GPU's free memory that training data may take."""
+# Every method and seed of a study has an executor of its own.
+_note = cache(console.note)
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
@@ -48,12 +54,12 @@ def choose_device(wanted: str = "auto") -> torch.device:
     return torch.device("cuda", index)
 
 
-def room_on(device: torch.device) -> float:
-    """Return how many bytes clients' states may take on a device: a quarter of a GPU's free memory.
+def room_on(device: torch.device, share: float = 0.25) -> float:
+    """Return how many bytes something may take on a device: a share of a GPU's free memory.
 
-    Training takes the rest.
+    Clients' states may take a quarter. Training takes the rest.
     """
-    return torch.cuda.mem_get_info(device)[0] / 4 if device.type == "cuda" else math.inf
+    return torch.cuda.mem_get_info(device)[0] * share if device.type == "cuda" else math.inf
 
 
 @contextmanager
@@ -103,18 +109,33 @@ def move_to_device(
 def training_copies(
     federation: Federation, device: torch.device
 ) -> dict[int, tuple[Samples, Samples]]:
-    """Return everybody's training data in main memory and on a device, by the `id` of the former.
+    """Return people's training data in main memory and on a device, by the `id` of the former.
 
-    The client executor holds them for a whole run.
+    The client executor holds them for a whole run. They are those of the first people, as many as
+    fit into half of the device's free memory; a sentence says whose stay in main memory.
 
     A method that reads a client's data itself gets the data in main memory.
     """
     if isinstance(federation.people, Population):
         return {}
-    here = {person: splits.train for person, splits in federation.people.items()}
-    moved = move_to_device(federation, device).people
+    room = left = room_on(device, DATA)
+    people, here, banks = dict(federation.people), dict[str, Splits](), set[int]()
+    for person, splits in people.items():
+        columns, shared = splits.train.columns.values(), splits.train.banks.values()
+        # Rows that several people share are copied once.
+        new = {id(b.rows): b.rows for b in shared if id(b.rows) not in banks}
+        size = sum(tensor.nbytes for tensor in (*columns, *new.values()))
+        if size <= left:
+            here[person], left = splits, left - size
+            banks |= new.keys()
+    if far := len(people) - len(here):
+        _note(
+            f"training data of {far} of {len(people)} people stay in main memory, as {device} has "
+            f"{room / 1e9:.3g} GB for data; they are copied there while it trains"
+        )
+    moved = move_to_device(replace(federation, people=here), device).people
     # With a reference to both: other samples could get the `id` of samples that are gone.
-    return {id(train): (train, moved[person].train) for person, train in here.items()}
+    return {id(s.train): (s.train, moved[person].train) for person, s in here.items()}
 
 
 def _moved(

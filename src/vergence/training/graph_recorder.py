@@ -83,6 +83,12 @@ class CudaGraphRecorder:
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
+    def upload(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the device, without waiting for a copy there."""
+        if self.stream is None or not tensor.is_cpu:
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
     def end(self, made: Iterable[Tensor]) -> None:
         """Let the caller's stream wait for this one, and use the tensors made here."""
         if self.stream is not None:
