@@ -215,7 +215,8 @@ def table(file: Path) -> pd.DataFrame:
     """Return one row for each number of samples and method, of the people nothing was chosen on.
 
     Columns: mean error in degrees with its 95 % interval over people, the gain over the better row
-    alone with its interval, and the number of people for whom that row is better.
+    alone with its interval, and the number of people for whom that row is better. The last two are
+    left out where no row alone was run.
     """
     runs = pd.read_csv(file)
     folk = list(FOLK[len(CHOSEN_ON) :])
@@ -226,7 +227,8 @@ def table(file: Path) -> pd.DataFrame:
         for name, tried in some.groupby("method"):
             setting = chosen(file, str(name), samples)
             errors[name] = tried[tried.setting == setting][folk].mean()
-        best = errors[min(errors.keys() & set(ALONE), key=lambda name: errors[name].mean())]
+        alone = [errors[name] for name in ALONE if name in errors]
+        best = min(alone, key=lambda error: error.mean(), default=pd.Series(math.nan, folk))
         for name in LEARNERS:
             if name not in errors:
                 continue
@@ -239,8 +241,14 @@ def table(file: Path) -> pd.DataFrame:
                     "method": name,
                     "seeds": len(set(some.loc[some.method == name, "seed"])),
                     "degrees": f"{own.mean():.2f} ({low:.2f} to {high:.2f})",
-                    "gain over alone": f"{gain.mean():+.2f} ({less:+.2f} to {more:+.2f})",
-                    "worse than alone": f"{int((gain < 0).sum())} of {len(folk)}",
+                    **(
+                        {
+                            "gain over alone": f"{gain.mean():+.2f} ({less:+.2f} to {more:+.2f})",
+                            "worse than alone": f"{int((gain < 0).sum())} of {len(folk)}",
+                        }
+                        if alone
+                        else {}
+                    ),
                 }
             )
     return pd.DataFrame(rows)
