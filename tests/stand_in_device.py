@@ -29,6 +29,8 @@ ATEN = torch.ops.aten
 SET_DATA: Any = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
 READ = {ATEN._local_scalar_dense.default, ATEN.equal.default, ATEN.is_nonzero.default}
 """Operations that bring a value home."""
+LEARNS = ("aten._fused_", "aten.addmm.", "aten.convolution")
+"""First words of the names of operations of training: optimisers' steps and layers."""
 SIZED: Any = {ATEN.nonzero.default, ATEN.masked_select.default, ATEN._unique2.default}
 """Operations whose result has a size that the host must learn."""
 
@@ -46,6 +48,7 @@ class StandIn(TorchDispatchMode):
     Attributes:
         reads: number of readings by function.
         bytes: number of bytes that came home, by function.
+        trained: number of layers computed and optimisers' steps taken in main memory, by function.
     """
 
     def __init__(self, allowed: Collection[str] | None = None) -> None:
@@ -53,6 +56,7 @@ class StandIn(TorchDispatchMode):
         self.allowed = allowed
         self.reads: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
+        self.trained: Counter[str] = Counter()
 
     def __enter__(self) -> StandIn:
         DeviceTensor.seen_by = self
@@ -103,6 +107,9 @@ class DeviceTensor(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == SET_DATA:
+            # Strides too: gradients are laid out as the parameter is.
+            with torch._C.DisableTorchFunctionSubclass():
+                func(*args)
             args[0].raw = args[1].raw
             return None
         if func in (Tensor.data_ptr, Tensor.untyped_storage):
@@ -128,6 +135,8 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
     wanted = None if device is None else torch.device(device).type
     if not there and wanted != DEVICE.type:
+        if str(func).startswith(LEARNS):
+            DeviceTensor.seen_by.trained[reader()] += 1
         return func(*args, **kwargs)
     seen_by, home = DeviceTensor.seen_by, wanted == "cpu"
     into_home = func is ATEN.copy_.default and not isinstance(args[0], DeviceTensor)

@@ -15,7 +15,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, Mean, Step
 from vergence.engine.protections import dry_run as rehearsal
-from vergence.engine.protections.dry_run import dry_run, processor_work, unprotected
+from vergence.engine.protections.dry_run import dry_run, unprotected
 from vergence.errors import ConfigError
 from vergence.methods.fedselect import FedSelect
 from vergence.models.linear import Linear
@@ -167,51 +167,16 @@ def test_a_turn_on_what_only_the_server_can_send_is_refused(down):
     method = Made({"train": Exposure(down=down)}, train=lambda site: [fit(site.train)])
     with pytest.raises(ConfigError, match="'train' of this method also uses single batches"):
         dry_run(method, TASK, PEOPLE, 1)
-    assert processor_work(method, TASK, PEOPLE) == "what its server asks for"
-    method.needs_public_data = True
-    assert processor_work(method, TASK, PEOPLE) == (
-        "what its server asks for, what its server learns from public data"
-    )
     assert method.rounds == []
 
 
-def test_work_of_the_processor_is_named_once_in_the_order_of_turns():
-    start = TASK.init()
-    method = Made(
-        train=lambda site: [
-            fit(site.train),
-            Compute(start, site.train, "gradient"),
-            Mean(torch.ones(2, 2), 1.0),
-            fit(site.train.subset(torch.arange(5)), correction=start),
-            Compute(start, site.val, "gradient"),
-        ],
-        tell=lambda site: [fit(site.train, objective="own", correction=start)],
-    )
-    assert processor_work(method, TASK, PEOPLE) == (
-        "the gradient of samples, training with a correction, training with an objective"
-    )
-    plain, gradient, mean, part, _ = method.got[:5]
-    assert (plain.examples, plain.steps, part.examples, part.steps) == (10, 9, 5, 6)
-    assert plain.metrics == part.metrics == {"loss": 0.0, "score": 0.0}
-    assert plain.optimiser is None
-    assert torch.equal(plain.params.flat, start.flat)
-    expected = Solver(TASK).compute(Compute(start, PEOPLE.people["a"].train, "gradient"))
-    assert torch.equal(gradient.flat, expected.flat)
-    assert mean.tolist() == pytest.approx([0.5**0.5] * 2)
-    assert processor_work(Made(train=lambda s: [fit(s.train)]), TASK, PEOPLE) == ""
-    assert processor_work(Made(train=lambda _: [STEP]), TASK, PEOPLE) == "what its server asks for"
-
-
 @pytest.mark.parametrize("error", [KeyError, ValueError, RuntimeError])
-def test_what_a_dry_run_cannot_go_through_is_no_work_of_the_processor(error):
+def test_what_a_dry_run_cannot_go_through_is_left_to_the_run(error):
     def breaks(_):
         raise error("column")
 
     method = Made(train=breaks)
-    assert processor_work(method, TASK, PEOPLE) == ""
     assert unprotected(method, TASK) == ""
-    method.needs_public_data = True
-    assert processor_work(method, TASK, PEOPLE) == "what its server learns from public data"
     with pytest.raises(error):
         dry_run(method, TASK, PEOPLE, 1)
 
@@ -241,5 +206,5 @@ def test_a_share_of_nothing_is_nothing():
 def test_the_start_stays_as_it_is():
     start = Params.named(w=torch.zeros(2))
     site = ClientContext("a", samples(8), samples(8), TASK, 0, RandomStream("x"))
-    for kind in (rehearsal._TrainingRecorder, rehearsal._ProcessorRecorder):
-        assert kind("made", "train", site).answer(Fit(start, samples(8), LOCAL)).params is start
+    recorder = rehearsal._TrainingRecorder("made", "train", site)
+    assert recorder.answer(Fit(start, samples(8), LOCAL)).params is start

@@ -11,25 +11,19 @@ from vergence.api.task_from import task_from
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
 from vergence.core.method import Method
-from vergence.data.synthetic.toy import Toy as People
 from vergence.engine import client_executor, round_loop, solver_selection
-from vergence.engine.plan import Plan
-from vergence.errors import ConfigError
-from vergence.methods.apfl import APFL
 from vergence.methods.ditto import Ditto
 from vergence.methods.fedadam import FedAdam
 from vergence.methods.fedavg import FedAvg
 from vergence.methods.fedcpf import FedCPF
-from vergence.methods.feddf import FedDF
-from vergence.methods.fedpac import FedPAC
 from vergence.methods.fedper import FedPer
 from vergence.methods.fedprox import FedProx
-from vergence.methods.qfedavg import QFedAvg
 from vergence.methods.scaffold import Scaffold
 from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
 from vergence.training import device as device_module
 from vergence.training.cuda_graphs import Graphed
+from vergence.training.sequential import Solver
 
 METHODS: dict[str, Method] = {
     "fedavg": FedAvg(local=LOCALS["momentum"]),
@@ -94,29 +88,6 @@ def until(last: int) -> Callable[..., object]:
     return one_round
 
 
-@pytest.mark.parametrize(
-    ("method", "work"),
-    [
-        (Scaffold(), "training with a correction"),
-        (APFL(), "the gradient of samples"),
-        (QFedAvg(), "the loss of samples"),
-        (FedPAC(), "what its server asks for"),
-        (FedDF(), "what its server learns from public data"),
-    ],
-)
-def test_a_gpu_by_name_is_refused_where_work_stays_on_the_processor(method, work, monkeypatch):
-    monkeypatch.setattr(solver_selection, "choose_device", lambda _: torch.device("cuda", 0))
-    task, people = ToyTask(Linear()), People(people=3).load()
-    refuse = solver_selection.refuse_processor
-    with pytest.raises(ConfigError, match=f"run.device = 'cuda'.* needs the processor: .*{work}"):
-        refuse(method, task, people, Plan(device="cuda"))
-    refuse(method, task, people, Plan(device="auto"))
-    refuse(FedAvg(), task, people, Plan(device="cuda"))
-    refuse(FedCPF(), task, people, Plan(device="cuda:0"))
-    monkeypatch.setattr(solver_selection, "choose_device", lambda _: torch.device("cpu"))
-    refuse(method, task, people, Plan(device="cpu"))
-
-
 def test_what_a_method_reads_stays_in_main_memory(tmp_path, monkeypatch):
     """The code of a run on a GPU, its device and its recordings replaced by the CPU's."""
     copied: list[Samples] = []
@@ -145,6 +116,7 @@ def test_what_a_method_reads_stays_in_main_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(solver_selection, "choose_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(client_executor, "training_copies", copies)
     monkeypatch.setattr(client_executor, "Graphed", OnCpu)
+    monkeypatch.setattr(client_executor, "Solver", lambda task, *_: Solver(task))
     found = run_toy(tmp_path / "a", Reads(local=LOCALS["clip"]), solver="sequential", rounds=1)
     assert {id(data) for data in trained} == {id(data) for data in copied}
     assert len(seen) == 3

@@ -233,10 +233,7 @@ def test_everybody_of_the_data_is_in_a_lab_and_nobody_else(labs, why, tmp_path):
     ("plan", "why"),
     [
         ({"wire": Compression(codec="int8")}, "a lab adds up replies as they are"),
-        (
-            {"solver": "stacked"},
-            "one after the other, on this machine's CPUs; leave out run.solver",
-        ),
+        ({"solver": "stacked"}, "one after the other, on this machine; leave out run.solver"),
     ],
 )
 def test_settings_that_labs_do_not_go_with_are_refused(plan, why, tmp_path):

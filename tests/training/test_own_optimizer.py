@@ -10,7 +10,6 @@ from tests.experiment.made_up import arrays, regression, trained
 from vergence.engine.compatibility import InvalidCombination
 from vergence.engine.compatibility_check import check
 from vergence.engine.plan import Plan
-from vergence.engine.solver_selection import device_for
 from vergence.experiment.privacy.schema import build_privacy
 
 LOCAL = partial(vg.LocalTraining, lr=0.02, batch=8)
@@ -126,13 +125,12 @@ def test_who_takes_steps_of_another_kind_refuses_it():
     check(Plan(), vg.methods.FedAvg(local=own))
     with pytest.raises(InvalidCombination, match="takes steps batch by batch"):
         check(Plan(), vg.methods.SplitFed(local=own))
-    for plan in (Plan(device="cuda"), Plan(solver="stacked"), Plan(engine="ray")):
+    for plan in (Plan(solver="stacked"), Plan(engine="ray")):
         with pytest.raises(InvalidCombination, match="clients one by one, on this"):
             check(plan, vg.methods.FedAvg(local=own))
     private = build_privacy({"solver": {"epsilon": 8.0}})
     with pytest.raises(InvalidCombination, match="takes steps of its own"):
         check(Plan(privacy=private), vg.methods.FedAvg(local=own))
-    assert device_for(vg.methods.FedAvg(local=own), Plan()).type == "cpu"
 
 
 def test_a_state_that_no_round_could_keep_is_refused(tmp_path):

@@ -23,22 +23,24 @@ Transform = Callable[..., Tensor | tuple[Tensor, ...]]
 def augmented(transform: Transform, columns: Sequence[Tensor]) -> list[Tensor]:
     """Apply a transform to each sample of a batch; columns and result are `[batch, ...]`.
 
-    The transform gets one sample at a time, as in a torch `Dataset`. So a random crop differs from
-    sample to sample. No result depends on another sample; DP-SGD relies on this.
+    The transform gets one sample at a time, in main memory, as in a torch `Dataset`. So a random
+    crop differs from sample to sample. No result depends on another sample; DP-SGD relies on this.
 
     Raises:
         ConfigError: the transform's results differ from its arguments in number, shape or type.
     """
+    given = [column.cpu() for column in columns]
     with _reproducible():
-        rows = [transform(*(each.clone() for each in row)) for row in zip(*columns, strict=True)]
+        rows = [transform(*(each.clone() for each in row)) for row in zip(*given, strict=True)]
     rows = [row if isinstance(row, tuple) else (row,) for row in rows]
-    for row, given in zip(rows, zip(*columns, strict=True), strict=True):
-        if len(row) != len(given) or not all(map(_alike, row, given)):
+    for row, before in zip(rows, zip(*given, strict=True), strict=True):
+        if len(row) != len(before) or not all(map(_alike, row, before)):
             raise ConfigError(
-                f"transform: {plural(len(given), 'input')} {_shapes(given)} became "
+                f"transform: {plural(len(before), 'input')} {_shapes(before)} became "
                 f"{_shapes(row)}; return tensors of the same shapes and types, one for each input"
             )
-    return [torch.stack(column) for column in zip(*rows, strict=True)]
+    made = zip(columns, zip(*rows, strict=True), strict=True)
+    return [torch.stack(own).to(column.device) for column, own in made]
 
 
 def _alike(one: object, other: Tensor) -> bool:

@@ -41,7 +41,7 @@ class LocalTraining(NamedOptions, label="local"):
         batch: samples per batch; the last batch of a pass may be smaller, and is used too.
         optimizer: `sgd`, `adam` or `adamw`; from Python also a class of `torch.optim`, or any
             function (parameters, lr=...) -> optimiser, such as `partial(torch.optim.RMSprop,
-            alpha=0.9)`. It trains on the CPU, one client at a time, and has its own momentum and
+            alpha=0.9)`. It trains one client at a time, and has its own momentum and
             weight decay.
         lr: learning rate; by default that of the optimiser: 0.05 of `sgd`, 0.001 of every other.
         momentum: momentum of `sgd`.

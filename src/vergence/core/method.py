@@ -153,16 +153,16 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     state_labels: ClassVar[Mapping[str, str]] = {"params": "the person's own model"}
     """Descriptions of the parts of a client's state for reports, by name."""
     resident: ClassVar[bool] = True
-    """False: the method reads states or replies with numpy, and so needs them in main memory.
+    """False: the method computes with numpy or samples, and needs states and replies beside them.
 
-    States and replies of methods outside of `vergence.methods` always lie there.
+    They lie in main memory, as do states and replies of methods outside of `vergence.methods`.
     """
     pooled: ClassVar[bool] = False
     """True: a single client has everybody's data, as in central training."""
     served: ClassVar[bool] = False
     """True: split learning: the server trains its part of the network with clients batch by batch.
 
-    The server does this on the CPU, in groups of clients that the method forms.
+    The server does this in groups of clients that the method forms.
     """
     closed_form: ClassVar[bool] = False
     """True: clients take no gradient steps, and further rounds change nothing."""

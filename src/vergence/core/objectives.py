@@ -24,7 +24,8 @@ class Objective(ABC):
     def loss(self, task: Task, module: nn.Module, batch: Batch, draw: Generator) -> Tensor:
         """Return the mean loss over the batch (scalar) of a network in training mode.
 
-        `draw` is a random generator for this training alone.
+        `draw` is a random generator for this training alone, in main memory: move what it draws to
+        the batch's device. Tensors and `Params` in the fields of a dataclass are there already.
         """
 
 

@@ -118,8 +118,8 @@ class Params(Mapping[str, Tensor]):
         """Copy a module's trainable parameters."""
         layout = Layout.of(module)
         tensors = dict(module.named_parameters())
-        dtype = next(iter(tensors.values())).dtype if tensors else torch.float32
-        flat = torch.empty(layout.n, dtype=dtype)
+        like = next(iter(tensors.values()), torch.empty(0))
+        flat = torch.empty(layout.n, dtype=like.dtype, device=like.device)
         for name in layout.names:
             layout.view(flat, name).copy_(tensors[name].detach())
         return cls(flat, layout)
@@ -136,7 +136,8 @@ class Params(Mapping[str, Tensor]):
         kinds = {t.dtype for t in tensors.values()} or {torch.float32}
         if len(kinds) > 1:
             raise ConfigError(f"tensors that travel together need one type, got {kinds}")
-        flat = torch.empty(layout.n, dtype=kinds.pop())
+        like = next(iter(tensors.values()), torch.empty(0))
+        flat = torch.empty(layout.n, dtype=kinds.pop(), device=like.device)
         for name, tensor in tensors.items():
             layout.view(flat, name).copy_(tensor)
         return cls(flat, layout)

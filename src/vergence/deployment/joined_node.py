@@ -71,10 +71,10 @@ def deployable(experiment: Experiment) -> Experiment:
     for refused, why in _refusals(experiment, plan):
         if refused:
             raise ConfigError(why)
+    device_for(plan)
     for label, method in experiment.methods.items():
         if method.pooled:
             raise ConfigError(f"method '{label}' collects everybody's data: leave it out")
-        device_for(method, plan)
     task = experiment.task(plan.seeds[0])
     for method in experiment.methods.values():
         method.check(task)

@@ -31,6 +31,7 @@ from vergence.core.requests import (
     Step,
     StepResult,
 )
+from vergence.core.serialization import CPU
 from vergence.core.task import Task
 from vergence.engine.early_stopping import VALIDATION
 from vergence.engine.evaluation import Evaluation
@@ -48,13 +49,12 @@ from vergence.privacy.hooks import Check, ClientHooks, answered
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.training.cuda_graphs import STREAMS, Graphed
 from vergence.training.device import training_copies
-from vergence.training.sequential import Solver
+from vergence.training.sequential import NO_COPIES, Solver
 from vergence.training.stacked import Stacked, groups_of
 from vergence.training.steps import Trainers
 from vergence.wire.codecs import Compression, seal_coded
 
 Ask = Fit | Compute | Step | Forward | Mean
-CPU = torch.device("cpu")
 NONE = torch.zeros(0, dtype=torch.int64)
 """An empty selection of samples."""
 
@@ -131,17 +131,20 @@ class ClientExecutor:
         self.method, self.task, self.stream = method, task, stream
         self.data, self.trained_on, self.people = data, data.trained_on, data.people
         self.how, self.hooks = how, tuple(hooks)
-        self.solver = Solver(task, how.precision)
-        graphs = how.device.type != "cpu"
+        far = how.device.type != "cpu"
+        self.moved = training_copies(self.trained_on, how.device) if far else NO_COPIES
+        self.solver = Solver(task, how.precision, how.device, self.moved)
+        self.one_by_one = any(Fit in hook.answers for hook in self.hooks)
+        # A recording would hold one augmentation, or another optimiser's count of steps, for ever.
+        eager = task.augments or method.served or callable(method.local.optimizer)
+        graphs = far and not (eager or self.one_by_one)
         self.graphed = Graphed(task, how.device, how.precision, STREAMS) if graphs else None
-        self.moved = training_copies(self.trained_on, how.device) if graphs else {}
         scorer = self.graphed or self.solver
         self.stacked = Stacked(task, how.device, how.precision, scorer) if how.stacks else None
         self.measure = Evaluation(task, data.people, scorer.outputs, data.all_here, self.hooks)
-        self.one_by_one = any(Fit in hook.answers for hook in self.hooks)
         for hook in self.hooks:
             hook.attach(self.solver.module)
-        self.trainers = Trainers(task)
+        self.trainers = Trainers(task, how.device)
         self.records = method.state_records(task)
 
     def turn(self, task: ClientTask, state: ClientState, batch: TaskBatch) -> TurnResult:

@@ -42,6 +42,12 @@ AMONG_SETTINGS = (
         "them",
     ),
     Incompatibility(
+        "a defence at the cut",
+        "GPUs",
+        "privacy.cut constrains the clients' layers on the CPU, not on device = "
+        '"{plan.device}"; leave out one of them',
+    ),
+    Incompatibility(
         "poison",
         "a lossy codec",
         "poison.attack = '{attack}' replaces updates, which wire.codec has packed already; leave "
@@ -156,9 +162,9 @@ AMONG_SETTINGS = (
     ),
     Incompatibility(
         "people in labs",
-        "Ray, GPUs, stacks",
-        "silos: the people of a lab are trained one after the other, on this machine's CPUs; leave "
-        "out run.{together}",
+        "Ray, stacks",
+        "silos: the people of a lab are trained one after the other, on this machine; leave out "
+        "run.{together}",
     ),
     Incompatibility(
         "people in labs",
@@ -236,8 +242,8 @@ AMONG_SETTINGS = (
     ),
     Incompatibility(
         "DP-SGD",
-        "GPUs, Ray, other precisions, stacks",
-        "privacy.solver trains clients one by one, on this machine's CPUs and in fp32; leave out "
+        "Ray, other precisions, stacks",
+        "privacy.solver trains clients one by one, on this machine and in fp32; leave out "
         "run.{elsewhere}",
     ),
     Incompatibility(
@@ -489,9 +495,9 @@ WITH_METHODS = (
         "scope = 'local' and structured = false",
     ),
     Incompatibility(
-        "GPUs, other precisions",
+        "other precisions",
         "split learning",
-        "{name} serves clients batch by batch, on the CPU and in fp32; leave out run.{elsewhere}",
+        "{name} serves clients batch by batch, in fp32; leave out run.{elsewhere}",
     ),
     Incompatibility(
         "a lossy codec",
@@ -511,10 +517,10 @@ WITH_METHODS = (
         "privacy.solver takes steps of its own, with noise; use the optimiser sgd, adam or adamw",
     ),
     Incompatibility(
-        "Ray, GPUs, stacks",
+        "Ray, stacks",
         "an optimiser of one's own",
-        "an optimiser of one's own trains clients one by one, on this machine's CPUs; use sgd, "
-        "adam or adamw, or leave out run.{together}",
+        "an optimiser of one's own trains clients one by one, on this machine; use sgd, adam or "
+        "adamw, or leave out run.{together}",
     ),
     Incompatibility(
         "any plan",
@@ -577,23 +583,15 @@ class CheckedSettings:
 
     @property
     def together(self) -> str:
-        """First key of `run` that asks for batched clients, a GPU or Ray; "" if none does."""
-        plan = self.plan
-        asked = {
-            "engine": plan.engine == "ray",
-            "device": plan.device not in ("auto", "cpu"),
-            "solver": plan.solver == "stacked",
-        }
+        """First key of `run` that asks for Ray or batched clients; "" if none does."""
+        asked = {"engine": self.plan.engine == "ray", "solver": self.plan.solver == "stacked"}
         return next((key for key, bad in asked.items() if bad), "")
 
     @property
     def elsewhere(self) -> str:
         """The first key of `run` with a setting that DP-SGD or split learning does not support."""
         plan = self.plan
-        asked = {
-            "device": plan.device not in ("auto", "cpu"),
-            "precision": plan.precision not in ("fp32", "auto"),
-        }
+        asked = {"precision": plan.precision not in ("fp32", "auto")}
         if plan.privacy.solver is not None:
             asked |= {"engine": plan.engine == "ray", "solver": plan.solver == "stacked"}
         return next((key for key, bad in asked.items() if bad), "")
@@ -651,9 +649,9 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
     "pruning across layers": lambda s: (
         s.plan.pruning.amount and (s.plan.pruning.scope == "global" or s.plan.pruning.structured)
     ),
-    "GPUs, other precisions": lambda s: s.elsewhere in ("device", "precision"),
-    "GPUs, Ray, other precisions, stacks": lambda s: s.elsewhere,
-    "Ray, GPUs, stacks": lambda s: s.together,
+    "other precisions": lambda s: s.elsewhere == "precision",
+    "Ray, other precisions, stacks": lambda s: s.elsewhere,
+    "Ray, stacks": lambda s: s.together,
     "bytes or Ray": lambda s: s.plan.engine != "simulator",
     "Ray": lambda s: s.plan.engine == "ray",
     "GPUs": lambda s: s.plan.device not in ("auto", "cpu"),

@@ -144,7 +144,7 @@ def run_rounds(
     torch.set_num_threads(1)
     compatibility_check.check(plan, method, task)
     plan.delivery.check()
-    device = device_for(method, plan, task)
+    device = device_for(plan)
     setup = RunSetup.of(method, task, federation, plan, folder, here=pool_factory is None)
     sums = (
         None
@@ -158,7 +158,7 @@ def run_rounds(
     # What a protection computes with is in main memory.
     plain = pool_factory is None and not (hooks or executor.hooks)
     store = ClientStateStore(folder.state, task.seed, records_of(plan, setup.method, task))
-    if plain and stays_on(device, setup.method, task, federation, plan):
+    if plain and stays_on(device, setup.method, plan):
         store = DeviceStateStore(**vars(store) | {"device": device, "room": room_on(device)})
     runner = runner_for(plan, executor, store, sums)
     # CUDA does not work in forked processes, so one process trains everybody on a GPU.
@@ -281,7 +281,15 @@ class RunSetup:
             LocalData(self.turns_on, self.federation, all_here),
             self.stream,
             Computation(solving.precision, solving.solver == "stacked", device, codec),
-            client_hooks(plan, method, task, self.turns_on, self.folder.state, here=all_here),
+            client_hooks(
+                plan,
+                method,
+                task,
+                self.turns_on,
+                self.folder.state,
+                here=all_here,
+                device=device,
+            ),
         )
 
     def exchange(

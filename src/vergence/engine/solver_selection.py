@@ -1,6 +1,6 @@
 """Selection of a run's device, precision and solver (clients trained one by one or in stacks).
 
-Used by `engine.round_loop` and `experiment.validation`.
+Used by `engine.round_loop` and `experiment.run`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import torch
 from vergence.core.federation import Federation, Population
 from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.method import Method
-from vergence.core.naming import registry_name
 from vergence.core.serialization import known_records
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.engine.protections.dp_sgd import ONE_BY_ONE
-from vergence.engine.protections.dry_run import processor_work
 from vergence.engine.storage.run_directory import SolverChoice
 from vergence.engine.workers.ray_actors import installed
 from vergence.errors import ConfigError
@@ -28,27 +26,31 @@ from vergence.training.device import choose_device
 from vergence.training.solver_trial import CHUNK, choose_solver
 
 
-def device_for(method: Method, plan: Plan, task: Task | None = None) -> torch.device:
-    """Return the device on which a method trains.
+def device_for(plan: Plan) -> torch.device:
+    """Return the device on which a run trains.
 
     Raises:
         ConfigError: the plan asks for Ray, and it is not installed.
     """
     if plan.engine == "ray":
         installed()
-    # DP-SGD clips the gradient of every sample, split learning computes batch by batch, labs train
-    # person by person, and a recording of steps would hold one augmentation, or another optimiser's
-    # count of steps, for ever: none of it is written for a GPU.
-    one_by_one = method.served or callable(method.local.optimizer)
-    augments = task is not None and task.augments
-    if plan.privacy.solver is not None or plan.silos.labs or augments or one_by_one:
-        return torch.device("cpu")
-    return choose_device("cpu" if plan.engine == "ray" else plan.device)
+    return choose_device("cpu" if _processor_only(plan) else plan.device)
 
 
-def stays_on(
-    device: torch.device, method: Method, task: Task, federation: Federation, plan: Plan
-) -> bool:
+def unused_gpu(plan: Plan) -> str:
+    """Return why a run trains on the processor where there is a GPU; "" if it does not."""
+    why = _processor_only(plan)
+    there = why and plan.device == "auto" and choose_device("auto").type != "cpu"
+    return why if there else ""
+
+
+def _processor_only(plan: Plan) -> str:
+    # It changes weights in place, also when they only compute, and on a GPU would change a copy.
+    cut = "the defence at the cut (privacy.cut) constrains layers there"
+    return "Ray's workers have no GPU" if plan.engine == "ray" else cut if plan.privacy.cut else ""
+
+
+def stays_on(device: torch.device, method: Method, plan: Plan) -> bool:
     """Return whether models, replies and states of a run without protections stay on its GPU."""
     return (
         device.type != "cpu"
@@ -58,26 +60,8 @@ def stays_on(
         and plan.engine == "simulator"
         and plan.wire.lossless
         and not plan.delivery.timed
-        and not processor_work(method, task, federation)
+        and not plan.silos.labs
     )
-
-
-def refuse_processor(method: Method, task: Task, federation: Federation, plan: Plan) -> None:
-    """Refuse a GPU that was asked for by name if some of the work stays on the processor.
-
-    Validation of an experiment calls it.
-
-    Raises:
-        ConfigError: names the work.
-    """
-    if plan.device == "auto" or device_for(method, plan).type == "cpu":
-        return
-    if work := processor_work(method, task, federation):
-        raise ConfigError(
-            f"run.device = '{plan.device}' trains all of a method there, and "
-            f"{registry_name(method)} needs the processor: {work}; use 'auto', a GPU for the rest, "
-            "or 'cpu'"
-        )
 
 
 def solver_for(

@@ -36,6 +36,7 @@ from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
 from vergence.engine.plan import Plan
 from vergence.engine.round_loop import PoolFactory, RoundSummary, measured, run_rounds
+from vergence.engine.solver_selection import unused_gpu
 from vergence.engine.storage.run_directory import RunDirectory, check_stamp, read_manifest
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment import (
@@ -549,6 +550,8 @@ def _run_method(
         starting = starting_model.provenance_entry(experiment.model.start)
         facts = results.provenance(loaded.raw, loaded.sha, made["code"], experiment.files(table))
         results.write_json(path / "provenance.json", {**facts, **starting, **origin.provenance})
+    if why := unused_gpu(plan):
+        follower.warn(f"{label} trains on the processor: {why}")
     rounds = RoundReporter(label, plan, experiment.task(0).headline, bar, follower)
     for seed in plan.seeds:
         with Board(path, seed, follower.warn) as rounds.board:

@@ -22,7 +22,6 @@ from vergence.core.task import Model, Task, describe_output, join_outputs, map_o
 from vergence.engine.client_executor import public_data
 from vergence.engine.evaluation import naming, scored
 from vergence.engine.protections.setup import check_privacy
-from vergence.engine.solver_selection import refuse_processor
 from vergence.errors import ConfigError, DataError, VergenceError, first_line
 from vergence.experiment import starting_model
 from vergence.experiment.schema import Experiment
@@ -106,7 +105,6 @@ def validate(experiment: Experiment) -> Loaded:
             method.check(task)
             if method.needs_public_data:
                 public_data(ready)
-            refuse_processor(method, task, ready, plan)
             plan.delivery.check()
             check_privacy(method, task, ready, plan)
         except ConfigError as error:

@@ -75,6 +75,7 @@ class FedDF(UpdateMethod[Student, NoState]):
     patience: Annotated[int, Ge(0)] = 0
     weights: Literal["samples", "equal"] = "samples"
 
+    resident: ClassVar[bool] = False
     exposure: ClassVar = {"train": Exposure("each")}
     needs_public_data: ClassVar[bool] = True
 

@@ -96,6 +96,7 @@ class FedGen(Method[Teachers, NoState]):
     noise: Annotated[int, Ge(2)] = 32
     weights: Literal["samples", "equal"] = "samples"
 
+    resident: ClassVar[bool] = False
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure("each", trees=("model", "counts"))
     }
@@ -261,7 +262,8 @@ class Regularised(Objective):
             # real samples only.
             loss = loss + self.beta * task.imitation(output, alike.detach())
         if self.alpha:
-            classes = self.classes[torch.randint(len(self.classes), (n,), generator=draw)]
+            places = torch.randint(len(self.classes), (n,), generator=draw)
+            classes = self.classes[places.to(self.classes.device)]
             outputs, noise = self.outputs_on_made_up(classes, head, draw)
             loss = loss + self.alpha * task.loss(outputs, task.labelled(classes, noise))
         return loss
@@ -270,7 +272,7 @@ class Regularised(Objective):
         self, classes: Tensor, head: nn.Module, draw: Generator
     ) -> tuple[Tensor, Tensor]:
         """Return the head's outputs on made-up features of these classes, and their noise."""
-        noise = torch.rand(len(classes), self.noise, generator=draw)
+        noise = torch.rand(len(classes), self.noise, generator=draw).to(classes.device)
         made = conditional(self.generator, classes, noise)
         return head(made.to(next(head.parameters()).dtype)), noise
 

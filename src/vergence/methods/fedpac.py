@@ -76,6 +76,7 @@ class FedPAC(Method[Collaboration, Collaborator]):
     head_epochs: Annotated[int, Ge(1)] = 1
     lamda: Annotated[float, Ge(0)] = 1.0
 
+    resident: ClassVar[bool] = False
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("body",), down=("body", "head", "centres")),
         "share": Exposure("each", trees=("head", "statistics"), metrics=(), down=()),

@@ -73,6 +73,7 @@ class FedRidge(Method[RidgeModel, Layers]):
     own_part: bool = True
     weights: Literal["samples", "equal"] = "samples"
 
+    resident: ClassVar[bool] = False
     closed_form: ClassVar[bool] = True
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("products",), metrics=()),

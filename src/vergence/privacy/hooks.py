@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+import torch
 from torch import nn
 
 from vergence.core.aggregation import Aggregate
@@ -20,6 +21,7 @@ from vergence.core.method import Exposure, Method
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit
+from vergence.core.serialization import CPU
 from vergence.core.task import Task
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
@@ -262,6 +264,7 @@ class ProtectedRun:
         here: whether people's data are on this machine; false on the server of a deployment.
         tell: prints a line for the operator of the clients' machine, and for nobody else.
         hooks: client hooks of the protections that come before this one.
+        device: device on which clients train.
     """
 
     method: Method
@@ -272,6 +275,7 @@ class ProtectedRun:
     here: bool = True
     tell: Callable[[str], None] = nobody
     hooks: Sequence[ClientHooks] = ()
+    device: torch.device = CPU
 
 
 class Guarantee(NamedTuple):

@@ -138,7 +138,7 @@ def add_noise(flat: Tensor, deviation: float, draws: NoiseStream) -> Tensor:
         return flat
     step = grid(deviation)
     for part in flat.split(CHUNK):
-        noise = _normal(draws, len(part)).mul_(deviation / step)
+        noise = _normal(draws, len(part)).to(part.device).mul_(deviation / step)
         part.copy_(noise.add_(part, alpha=1 / step).round_().mul_(step))
     return flat
 

@@ -33,7 +33,7 @@ from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.device import in_main_memory
 from vergence.training.fused_optimizers import slots_of, stepper
-from vergence.training.gradients import training_loss
+from vergence.training.gradients import clip_unread_, training_loss
 from vergence.training.graph_recorder import CudaGraphRecorder, Program
 from vergence.training.prefetching import Prefetcher
 from vergence.training.sequential import FlatNetwork
@@ -385,7 +385,7 @@ class GraphSlot(FlatNetwork):
                     for gradient, part in zip(gradients, keep, strict=True):
                         gradient.mul_(part)
                 if local.clip:
-                    _clip(gradients, local.clip)
+                    clip_unread_(gradients, local.clip)
                 step(gradients)
                 # Weight decay and momentum reach entries whose gradient is 0.
                 if masked:
@@ -444,13 +444,3 @@ def _bank_kind(bank: SharedRows) -> tuple[object, ...]:
 def _rounded_up(n: int) -> int:
     """Round up to a power of two, so that clients of similar sizes share one recording."""
     return 1 << math.ceil(math.log2(n))
-
-
-def _clip(gradients: list[Tensor], limit: float) -> None:
-    """Scale gradients in place to a norm of at most `limit`."""
-    # A branch on the norm would read it back, which a recording cannot.
-    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
-    norm = torch.linalg.vector_norm(norms) + 1e-6
-    scale = torch.where(norm > limit, limit / norm, 1.0)
-    for gradient in gradients:
-        gradient.mul_(scale)

@@ -1,25 +1,28 @@
 """Choice of the device for training, and the move of data to it, once.
 
-Used by `api.from_objects`, `engine.client_executor`, `engine.solver_selection`,
-`experiment.schema` and `training.cuda_graphs`.
+Used by `api.from_objects`, `engine.client_executor`, `engine.round_loop`,
+`engine.solver_selection`, `experiment.schema` and `training`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from vergence import console
-from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.data import Batch, Samples, SharedRows, Splits
 from vergence.core.federation import Federation, Population
 from vergence.core.local_training import Precision
+from vergence.core.masks import Mask
+from vergence.core.params import Params
+from vergence.core.task import Task
 from vergence.errors import ConfigError
 
 Part = Literal["train", "val", "test"]
@@ -82,6 +85,49 @@ def in_main_memory(samples: Samples) -> Samples:
     columns = {name: column.cpu() for name, column in samples.columns.items()}
     banks = {n: replace(bank, rows=bank.rows.cpu()) for n, bank in samples.banks.items()}
     return Samples(columns, banks)
+
+
+def seed_generators(device: torch.device, number: int) -> None:
+    """Seed the random numbers of networks on a device (dropout), and of augmentation."""
+    # torch.manual_seed would look for every kind of GPU.
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(number)
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return a request or its result with all tensors on a device; samples stay where they are."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Params):
+        return value.like(value.flat.to(device))
+    if isinstance(value, Mask):
+        return Mask(value.bits.to(device), value.layout)
+    # Outputs of networks may be of other libraries' kinds of mappings and tuples: they stay.
+    if type(value) is dict:
+        return {name: to_device(part, device) for name, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(to_device(part, device) for part in value)
+    if not is_dataclass(value) or isinstance(value, Samples | Task | type):
+        return value
+    parts = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+    there = {name: to_device(part, device) for name, part in parts.items()}
+    changed = {name: part for name, part in there.items() if part is not parts[name]}
+    return replace(value, **changed) if changed else value
+
+
+def answer_on(device: torch.device, ask: Any, answer: Callable[[Any], Any]) -> Any:
+    """Answer a request with its tensors on a device; the result lies where its parameters lie."""
+    if device.type == "cpu":
+        return answer(ask)
+    return to_device(answer(to_device(ask, device)), ask.params.flat.device)
+
+
+def batch_on(device: torch.device, data: Samples, rows: Tensor | slice) -> Batch:
+    """Return samples, which may lie elsewhere, as a batch on a device."""
+    if isinstance(rows, Tensor):
+        rows = rows.to(next(iter(data.columns.values())).device)
+    return to_device(data.take(rows), device)
 
 
 def move_to_device(

@@ -42,11 +42,26 @@ def clip_(gradients: list[Tensor], limit: float) -> None:
     """
     if not limit:
         return
+    if not gradients[0].is_cpu:
+        clip_unread_(gradients, limit)
+        return
     norms = torch.stack(torch._foreach_norm(gradients))
     # 1e-6 as in `torch.nn.utils.clip_grad_norm_`.
     norm = float(torch.linalg.vector_norm(norms)) + 1e-6
     if norm > limit:
         torch._foreach_mul_(gradients, limit / norm)
+
+
+def clip_unread_(gradients: list[Tensor], limit: float) -> None:
+    """Shorten a batch's gradients in place to this norm, as `clip_` does, without a branch on it.
+
+    A branch would read the norm back from a GPU, which a recording cannot.
+    """
+    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+    norm = torch.linalg.vector_norm(norms) + 1e-6
+    scale = torch.where(norm > limit, limit / norm, 1.0)
+    for gradient in gradients:
+        gradient.mul_(scale)
 
 
 def take_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
@@ -98,7 +113,7 @@ def adjuster(
     if ask.correction is not None:
         push = views(ask.correction.flat)
     if ask.trainable is not None:
-        keep = views(ask.trainable.bits.to(vector.dtype))
+        keep = views(ask.trainable.on(vector).to(vector.dtype))
 
     @torch.no_grad()
     def adjust(gradients: list[Tensor]) -> list[Tensor]:

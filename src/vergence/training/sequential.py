@@ -9,7 +9,9 @@ Used in `api`, `audit`, `engine`, `privacy` and `training`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,12 +22,17 @@ from vergence.core.local_training import OptimizerState, Precision
 from vergence.core.params import Layout, Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Compute, Fit, FitResult
-from vergence.core.task import Task, join_outputs
+from vergence.core.task import Task, join_outputs, map_outputs
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 from vergence.training.bf16_weights import HalfNetwork, keep_types
+from vergence.training.device import answer_on, batch_on, seed_generators
 from vergence.training.fused_optimizers import OwnOptimizer, slots_of, stepper
 from vergence.training.gradients import adjuster, gradients_off, take_gradients, training_loss
+
+Copies = Mapping[int, tuple[Samples, Samples]]
+"""Samples in main memory and their copy on a device, by the `id` of the former."""
+NO_COPIES: Copies = MappingProxyType({})
 
 
 class FlatNetwork:
@@ -79,10 +86,23 @@ class Solver(FlatNetwork):
     `precision` "bf16" runs forward and backward passes of training in bfloat16 where torch deems
     it safe; parameters, optimiser and evaluation stay in float32. "half" also keeps the weights
     that they read in bfloat16. A training with an objective of its own is in float32.
+
+    On a GPU results lie where a request's parameters lie, and outputs in main memory. `copies` are
+    samples that are there already, as `training_copies` returns them; batches of others are copied
+    one by one.
     """
 
-    def __init__(self, task: Task, precision: Precision = "fp32") -> None:
-        super().__init__(task, precision)
+    def __init__(
+        self,
+        task: Task,
+        precision: Precision = "fp32",
+        device: torch.device | str = "cpu",
+        copies: Copies = NO_COPIES,
+    ) -> None:
+        super().__init__(task, precision, device)
+        self.device, self.copies = torch.device(device), copies
+        # Reading a number waits for a GPU: there losses are added up, and read once.
+        self.number: Callable[[Tensor], Any] = float if self.device.type == "cpu" else Tensor.double
         self.slots: dict[str, tuple[Tensor, list[Tensor]]] = {}
         self.scratch: tuple[Tensor, list[Tensor]] | None = None
         self.own: OwnOptimizer
@@ -90,6 +110,12 @@ class Solver(FlatNetwork):
     def _buffer(self) -> tuple[Tensor, list[Tensor]]:
         flat = torch.empty_like(self.vector)
         return flat, self._views(flat)
+
+    def batch(self, data: Samples, rows: Tensor | slice) -> Batch:
+        """Return samples as a batch on this solver's device."""
+        if self.device.type == "cpu":
+            return data.take(rows)
+        return batch_on(self.device, self.copies.get(id(data), (data, data))[1], rows)
 
     def _mode(self, train: bool) -> None:
         # `train` visits every layer, and most calls change nothing.
@@ -101,9 +127,11 @@ class Solver(FlatNetwork):
 
         This seeds torch's global generator from `stream`, and does not restore its state.
         """
+        return answer_on(self.device, ask, lambda ask: self._fit(ask, stream, progress))
+
+    def _fit(self, ask: Fit, stream: RandomStream, progress: float) -> FitResult:
         self.vector.copy_(ask.params.flat)
-        # For dropout, if there is any; torch.manual_seed would look for every kind of GPU.
-        torch.default_generator.manual_seed(stream.child("network").number())
+        seed_generators(self.device, stream.child("network").number())
         step = self._optimiser(ask, progress)
         adjust = self._adjuster(ask)
         self._mode(train=True)
@@ -113,7 +141,7 @@ class Solver(FlatNetwork):
         frozen = self._frozen(ask) if network is self and ask.objective is None else []
         with gradients_off(frozen):
             for rows in batches(ask.data, ask.local, stream, self.task):
-                batch = ask.data.take(rows)
+                batch = self.batch(ask.data, rows)
                 if ask.objective is None:
                     loss = training_loss(self.task, network.module, batch, self.precision)
                 else:
@@ -126,10 +154,10 @@ class Solver(FlatNetwork):
                 if ask.trainable is not None:
                     ask.trainable.restore(self.vector, ask.params)
                 network.renew()
-                losses += float(loss.detach())
+                losses += self.number(loss.detach())
                 steps += 1
         params = ask.params.like(self.vector.clone())
-        metrics = {"loss": losses / max(steps, 1)}
+        metrics = {"loss": float(losses) / max(steps, 1)}
         if ask.score_on is not None:
             metrics["score"] = self.score(params, ask.score_on)
         return FitResult(
@@ -140,8 +168,8 @@ class Solver(FlatNetwork):
         """Return the tensors of the network of which no entry trains in this fit."""
         if ask.trainable is None:
             return []
-        bits = self._views(ask.trainable.bits)
-        return [p for p, keep in zip(self.parameters, bits, strict=True) if not keep.any()]
+        trains = torch.stack([bits.any() for bits in self._views(ask.trainable.bits)]).tolist()
+        return [p for p, keep in zip(self.parameters, trains, strict=True) if not keep]
 
     def _adjuster(self, ask: Fit) -> Callable[[list[Tensor]], list[Tensor]]:
         if ask.anchor is not None and self.scratch is None:
@@ -164,7 +192,7 @@ class Solver(FlatNetwork):
             else:
                 self.slots[name][0].zero_()
         buffers = [self.slots[name][1] for name in names]
-        count = torch.tensor(float(before.steps))
+        count = torch.full((), float(before.steps), device=self.device)
         return stepper(self.tensors, buffers, ask.local, rate, count)
 
     def _optimizer_state(self, ask: Fit, steps: int) -> OptimizerState | None:
@@ -178,7 +206,9 @@ class Solver(FlatNetwork):
 
     def compute(self, ask: Compute) -> float | Tensor | Params | list[Tensor]:
         """Return what a `Compute` requests of the network, such as a loss or outputs."""
-        return getattr(self, ask.want)(ask.params, ask.data)
+        return answer_on(
+            self.device, ask, lambda ask: getattr(self, ask.want)(ask.params, ask.data)
+        )
 
     def outputs(self, params: Params, data: Samples, batch: int = 64) -> Tensor:
         """Return the network's outputs `[samples, ...]` in sample order, in evaluation mode."""
@@ -196,8 +226,8 @@ class Solver(FlatNetwork):
     ) -> Tensor:
         self.vector.copy_(params.flat)
         self._mode(train=False)
-        parts = (data.take(slice(at, at + batch)) for at in range(0, len(data), batch))
-        return join_outputs([compute(part) for part in parts])
+        parts = (self.batch(data, slice(at, at + batch)) for at in range(0, len(data), batch))
+        return map_outputs(Tensor.cpu, join_outputs([compute(part) for part in parts]))
 
     def sequences(self, params: Params, data: Samples) -> list[Tensor]:
         """Return the samples as sequences `[frames, d]`, whatever the parameters."""
@@ -212,7 +242,7 @@ class Solver(FlatNetwork):
         self.vector.copy_(params.flat)
         self._mode(train=False)
         for at in range(0, len(data), batch):
-            part = data.take(slice(at, at + batch))
+            part = self.batch(data, slice(at, at + batch))
             loss = training_loss(self.task, self.module, part, "fp32")
             # Weighted by their sizes the batches' means add up to the mean over all samples.
             (loss * (min(batch, len(data) - at) / len(data))).backward()
@@ -237,7 +267,7 @@ class Solver(FlatNetwork):
             # Without a momentum every batch counts the same.
             norm.momentum, norm.training = None, True
         for at in range(0, len(data), batch):
-            self.task.forward(self.module, data.take(slice(at, at + batch)))
+            self.task.forward(self.module, self.batch(data, slice(at, at + batch)))
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum, norm.training = momentum, False
         counted = all(float(norm.batches) for norm in norms)
@@ -256,7 +286,7 @@ class Solver(FlatNetwork):
         self._mode(train=False)
         total = 0.0
         for at in range(0, len(data), batch):
-            part = data.take(slice(at, at + batch))
+            part = self.batch(data, slice(at, at + batch))
             size = min(batch, len(data) - at)
-            total += float(self.task.loss(self.task.forward(self.module, part), part)) * size
-        return total / len(data)
+            total += self.number(self.task.loss(self.task.forward(self.module, part), part)) * size
+        return float(total) / len(data)

@@ -18,6 +18,7 @@ from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.params import Params
 from vergence.core.requests import Forward, Step, StepResult
 from vergence.core.task import Task
+from vergence.training.device import answer_on
 from vergence.training.fused_optimizers import slots_of, stepper
 from vergence.training.gradients import clip_, take_gradients
 
@@ -25,25 +26,28 @@ from vergence.training.gradients import clip_, take_gradients
 class Trainers:
     """Carries out `Step` and `Forward` requests for a task and the pieces of its network."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, task: Task, device: torch.device | str = "cpu") -> None:
+        self.task, self.device = task, torch.device(device)
         self.trainers: dict[Task, Trainer] = {}
 
     def answer(self, ask: Step | Forward, progress: float) -> StepResult | Tensor:
         """Carry out a method's request; `progress` is the share of rounds done."""
         on = ask.on(self.task)
         if on not in self.trainers:
-            self.trainers[on] = Trainer(on)
+            self.trainers[on] = Trainer(on, self.device)
         trainer = self.trainers[on]
         return trainer.step(ask, progress) if isinstance(ask, Step) else trainer.forward(ask)
 
 
 class Trainer:
-    """Takes steps with one task's network, whose parameters become views of the caller's memory."""
+    """Takes steps with one task's network, whose parameters become views of the caller's memory.
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.module = task.module().train()
+    On a GPU they are views of copies, unless the caller's parameters lie there.
+    """
+
+    def __init__(self, task: Task, device: torch.device | str = "cpu") -> None:
+        self.task, self.device = task, torch.device(device)
+        self.module = task.module().train().to(device)
         self.layout = Params.of(self.module).layout
         counted = statistics_of(self.module)
         trained = [name for name in self.layout.names if name not in counted]
@@ -55,15 +59,21 @@ class Trainer:
 
     def forward(self, ask: Forward) -> Tensor:
         """Carry out a `Forward`: return the network's output on the request's batch."""
+        return answer_on(self.device, ask, self._forward)
+
+    @torch.no_grad()
+    def _forward(self, ask: Forward) -> Tensor:
         self._bind(ask.params)
-        with torch.no_grad():
-            return self.task.forward(self.module, copy_of(ask.batch))
+        return self.task.forward(self.module, copy_of(ask.batch))
 
     def step(self, ask: Step, progress: float = 0.0) -> StepResult:
         """Carry out a `Step`; `progress` is the share of rounds done, for the schedule.
 
         A batch without samples changes nothing, unless the request has its own `gradients`.
         """
+        return answer_on(self.device, ask, lambda ask: self._step(ask, progress))
+
+    def _step(self, ask: Step, progress: float) -> StepResult:
         # A copy: the batch is read again when its gradient comes back, and by protections.
         tensors, batch, leaf = self._bind(ask.params), copy_of(ask.batch), None
         if ask.wrt is not None:
@@ -89,7 +99,7 @@ class Trainer:
         if tensors:
             slots = state.slots.items()
             buffers = [self._views(name, slot.flat)[: self.moved] for name, slot in slots]
-            count = torch.tensor(float(state.steps))
+            count = torch.full((), float(state.steps), device=self.device)
             stepper(tensors, buffers, ask.local, ask.local.learning_rate(progress), count)(
                 gradients
             )

@@ -290,7 +290,6 @@ def test_lost_clients_do_not_count(tmp_path, monkeypatch):
     ("plan", "named"),
     [
         ({"precision": "bf16"}, "run.precision"),
-        ({"device": "cuda"}, "run.device"),
         ({"wire": Compression("int8")}, "leave out wire, and set the method's `number`"),
     ],
 )

@@ -365,7 +365,7 @@ class TestSettings:
     def test_without_ray_the_extra_is_named(self, monkeypatch):
         monkeypatch.setattr(ray_actors.importlib.util, "find_spec", lambda _: None)
         with pytest.raises(ConfigError, match=r"pip install 'vergence\[cluster\]'"):
-            device_for(FedAvg(local=LOCAL), Plan(engine="ray"))
+            device_for(Plan(engine="ray"))
 
     def test_gpus_are_refused_and_auto_is_the_cpu(self, monkeypatch):
         with pytest.raises(ConfigError, match=r'engine = "ray" trains on CPUs.*"cuda"'):
@@ -373,7 +373,7 @@ class TestSettings:
         monkeypatch.setattr(ray_actors.importlib.util, "find_spec", lambda _: True)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        assert device_for(FedAvg(local=LOCAL), Plan(engine="ray")).type == "cpu"
+        assert device_for(Plan(engine="ray")).type == "cpu"
 
     def test_a_state_damaged_on_its_way_is_told_of(self, tmp_path):
         """XXH3 of the bytes that arrive is that of the bytes that left, or the run ends."""

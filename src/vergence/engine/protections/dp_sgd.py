@@ -218,7 +218,7 @@ class DpSgdProtection(BudgetedProtection):
             return DpSgdHooks(self.policy, None)
         passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
         refuse_mixed(run.task, run.federation, passes)
-        solver = DpSolver(run.task, self.policy, run.state, run.task.seed, passes)
+        solver = DpSolver(run.task, self.policy, run.state, run.task.seed, passes, run.device)
         sizes = {who: len(splits.train) for who, splits in run.federation.people.items()}
         # Finding the noise for a budget takes seconds: once here, before workers are forked, and
         # not in each of them.

@@ -1,7 +1,6 @@
 """Dry run of clients' turns: finds out which trainings a method asks for, without training.
 
-Used by `audit.updates`, `engine.compatibility_check`, `engine.protections.dp_sgd` and
-`engine.solver_selection`.
+Used by `audit.updates`, `engine.compatibility_check` and `engine.protections.dp_sgd`.
 """
 
 from __future__ import annotations
@@ -48,38 +47,20 @@ def dry_run(
         return split_passes(method, rounds)
     return tuple(
         replace(one, times=rounds) if first else one
-        for first, one in _turns_of(method, task, federation, _TrainingRecorder)
-        if isinstance(one, TrainingPass)
+        for first, one in _turns_of(method, task, federation)
     )
 
 
-def processor_work(method: Method, task: Task, federation: Federation) -> str:
-    """Name a method's work that stays on the processor when a GPU trains; "" if there is none."""
-    if task.augments:
-        return "the random augmentation of its training samples"
-    server = ["what its server learns from public data"] if method.needs_public_data else []
-    # A turn that answers questions of the server cannot be tried, and may compute anything.
-    try:
-        work = [one for _, one in _turns_of(method, task, federation, _ProcessorRecorder)]
-    except ConfigError:
-        work = ["what its server asks for"]
-    # What a dry run cannot go through is left to the run itself.
-    except (KeyError, ValueError, RuntimeError):
-        work = []
-    return ", ".join(dict.fromkeys([*(item for item in work if isinstance(item, str)), *server]))
-
-
 def _turns_of(
-    method: Method, task: Task, federation: Federation, kind: type[_TrainingRecorder]
-) -> list[tuple[bool, TrainingPass | str]]:
+    method: Method, task: Task, federation: Federation
+) -> list[tuple[bool, TrainingPass]]:
     """Run each kind of turn twice for one client; return what the turn that asks for more does.
 
-    Each result is whether the kind of turn is the first that the method declares, and a training or
-    the name of work that stays on the processor.
+    Each result is whether the kind of turn is the first that the method declares, and a training.
     """
     client = federation.clients[0]
     data, server = federation.people[client], method.server(task)
-    passes: list[tuple[bool, TrainingPass | str]] = []
+    passes: list[tuple[bool, TrainingPass]] = []
     for number, (verb, exposed) in enumerate(method.exposure.items()):
         # A blind turn sees no samples; one that goes beyond the budget says so in its exposure.
         if exposed.blind or exposed.beyond:
@@ -89,7 +70,7 @@ def _turns_of(
         if set(exposed.down or ()) - set(trees):
             raise uncovered(verb, exposed)
         site = ClientContext(client, data.train, data.val, task, 0, RandomStream("rehearsal"))
-        recorder = kind(registry_name(method), verb, site)
+        recorder = _TrainingRecorder(registry_name(method), verb, site)
         handler = getattr(method, f"on_{verb}")
         state, _ = drive(handler(method.client(task), Message(verb, trees), site), recorder.answer)
         first, recorder.passes = recorder.passes, []
@@ -120,7 +101,7 @@ class _TrainingRecorder:
 
     def __init__(self, name: str, verb: str, site: ClientContext) -> None:
         self.name, self.verb, self.site = name, verb, site
-        self.passes: list[TrainingPass | str] = []
+        self.passes: list[TrainingPass] = []
 
     def answer(self, ask: object) -> object:
         """Answer one request; refuse it if DP-SGD does not protect the samples in it."""
@@ -139,22 +120,5 @@ class _TrainingRecorder:
             raise unclipped(f"'{self.name}'")
         share = len(ask.data) / max(len(self.site.train), 1)
         self.passes.append(TrainingPass(ask.local, share, 1))
-        weight, steps = self.site.task.weigh(ask.data), steps_of(ask.local, len(ask.data))
-        return FitResult(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})
-
-
-class _ProcessorRecorder(_TrainingRecorder):
-    """Answers the requests of a dry run, and notes what a GPU does not compute."""
-
-    def answer(self, ask: object) -> object:
-        """Answer one request without training."""
-        if isinstance(ask, Compute):
-            self.passes.append(f"the {ask.want} of samples")
-            return Solver(self.site.task).compute(ask)
-        if isinstance(ask, Fit) and (ask.objective is not None or ask.correction is not None):
-            what = "an objective" if ask.objective is not None else "a correction"
-            self.passes.append(f"training with {what}")
-        elif not isinstance(ask, Fit):
-            return super().answer(ask)
         weight, steps = self.site.task.weigh(ask.data), steps_of(ask.local, len(ask.data))
         return FitResult(ask.params, weight, steps, ask.optimiser, {"loss": 0.0, "score": 0.0})

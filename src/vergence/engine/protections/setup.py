@@ -9,8 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from vergence.core.federation import Federation
 from vergence.core.method import Method
+from vergence.core.serialization import CPU
 from vergence.core.task import Task
 from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BuiltInProtection
@@ -58,6 +61,7 @@ def client_hooks(
     state: Path,
     tell: Callable[[str], None] = nobody,
     here: bool = True,
+    device: torch.device = CPU,
 ) -> tuple[ClientHooks, ...]:
     """Return the hooks of clients' turns, outermost first.
 
@@ -70,8 +74,9 @@ def client_hooks(
         tell: called with lines for the operator of the clients' machine only.
         here: whether people's data are on this machine. If not, only hooks without a secret and
             without a log are returned.
+        device: device of training.
     """
-    run = ProtectedRun(method, task, federation, plan.rounds, state, here, tell)
+    run = ProtectedRun(method, task, federation, plan.rounds, state, here, tell, device=device)
     # Each protection sees the hooks before it: a range check needs the noise of the defence.
     for protection in protections(plan):
         if (hook := protection.client(run)) is not None:

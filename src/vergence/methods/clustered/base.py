@@ -37,6 +37,7 @@ class ClusteredMethod(Method[S, NoState]):
     weights: Literal["samples", "equal"]
     share_body: bool = False
 
+    resident: ClassVar[bool] = False
     trees: ClassVar[Mapping[str, Tree]] = {"models": Tree("the models of all groups", "groups")}
 
     def common_layers(self, task: Task) -> tuple[str, ...]:

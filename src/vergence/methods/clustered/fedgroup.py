@@ -71,7 +71,6 @@ class FedGroup(ClusteredMethod[Grouped]):
     probe: Annotated[int, Ge(1)] = 50
     weights: Literal["samples", "equal"] = "samples"
 
-    resident: ClassVar[bool] = False
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(trees=("models",), weight="per entry"),
         "probe": Exposure("each", trees=("model",), metrics=(), joining=True),

@@ -149,6 +149,7 @@ class GlobalMemory(Method[Memory, Befriended]):
     patience: Annotated[int, Ge(0)] = field(default=0, metadata={LATER: True})
     generator: Literal["linear", "conv"] = field(default="linear", metadata={LATER: True})
 
+    resident: ClassVar[bool] = False
     exposure: ClassVar[Mapping[str, Exposure]] = {
         "train": Exposure(),
         "tell": Exposure("each", trees=("classifier", "counts"), metrics=(), down=()),

@@ -123,6 +123,7 @@ class Taught(Method[Provided, O]):
     classifier_rounds: Annotated[int, Ge(1)] = 20
     knows: Literal["own", "seen", "all"] = "own"
 
+    resident: ClassVar[bool] = False
     unfit_for_statistics: ClassVar[str] = (
         "its network learns from made-up samples, whose means and variances are nobody's"
     )

@@ -169,7 +169,7 @@ def diversity(samples: Tensor) -> Tensor:
     n, flat = len(samples), samples.flatten(1)
     if n < 2:
         return flat.sum() * 0.0
-    first, second = torch.triu_indices(n, n, 1)
+    first, second = torch.triu_indices(n, n, 1, device=flat.device)
     # The root of 0 has no gradient: two equal samples would make it NaN.
     return -((flat[first] - flat[second]).square().sum(1).clamp(min=1e-12)).sqrt().mean()
 

@@ -29,6 +29,7 @@ from vergence.privacy.dp.per_sample_gradients import Clipper
 from vergence.privacy.dp.private_step import clipped_sum
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.release_log import FOLDER, Release, ReleaseLog, secret_in
+from vergence.training.device import answer_on, seed_generators
 from vergence.training.sequential import Solver
 
 MEAN_SHARE, MEAN_NOISE = 0.2, 10.0
@@ -166,12 +167,19 @@ class DpSolver(Solver):
         state: the folder of states, which holds the secret and the release logs.
         seed: seed of the run.
         passes: the trainings that a run asks of every client, over which a budget is spread.
+        device: device of training; noise is drawn on the CPU.
     """
 
     def __init__(
-        self, task: Task, policy: DpSgd, state: Path, seed: int, passes: Sequence[TrainingPass]
+        self,
+        task: Task,
+        policy: DpSgd,
+        state: Path,
+        seed: int,
+        passes: Sequence[TrainingPass],
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(task)
+        super().__init__(task, device=device)
         self.policy, self.folder, self.seed = policy, state / FOLDER, seed
         self.passes = tuple(passes)
         self.secret = secret_in(self.folder).child("dp_sgd", seed)
@@ -208,12 +216,21 @@ class DpSolver(Solver):
         self.spend(site.id, Release(mark, mark, noise, rate, steps), len(site.train))
         # The clip of each sample's gradient takes the place of the clip of a batch's gradient.
         ask = replace(ask, local=replace(ask.local, clip=0.0))
+        secret, seed = self.secret.child(site.id, mark), stream.child("network").number()
+        return answer_on(
+            self.device, ask, lambda ask: self._train(ask, secret, noise, seed, progress)
+        )
+
+    def _train(
+        self, ask: Fit, secret: NoiseKey, noise: float, seed: int, progress: float
+    ) -> FitResult:
+        """Train with this noise multiplier, and noise and batches from a secret key."""
         self.vector.copy_(ask.params.flat)
-        torch.default_generator.manual_seed(stream.child("network").number())
+        seed_generators(self.device, seed)
         step, adjust = self._optimiser(ask, progress), self._adjuster(ask)
         self._mode(train=True)
-        secret = self.secret.child(site.id, mark)
         flat, views = self._buffer()
+        steps = steps_of(ask.local, len(ask.data))
         with Clipper(self.module, self.policy.clip) as clipper:
             for at in range(steps):
                 self._mean(ask, clipper, flat, secret.child(at), noise)
@@ -237,7 +254,7 @@ class DpSolver(Solver):
         rate = rate_of(ask.local, samples)
         rows = poisson(samples, rate, secret.child("batch").draws())
         if len(rows):
-            batch = ask.data.take(rows)
+            batch = self.batch(ask.data, rows)
             into = dict(zip(self.layout.names, self._views(flat), strict=True))
             clipped_sum(clipper, self.task, batch, into)
         else:
