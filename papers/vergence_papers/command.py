@@ -26,7 +26,14 @@ from vergence.errors import ConfigError, PartialRun, nearest
 from vergence.experiment.schema import Experiment
 from vergence.results.figure_style import save
 from vergence.results.read import Run
-from vergence.results.verdict_rules import GAIN, Curve, steepest, training_curve, unit_of
+from vergence.results.verdict_rules import (
+    GAIN,
+    Curve,
+    mean_curve,
+    steepest,
+    training_curve,
+    unit_of,
+)
 from vergence.studies.comparability import check_comparable
 from vergence_papers import figures, outcome
 from vergence_papers.catalog import ELSEWHERE, MEASURED
@@ -224,14 +231,6 @@ def mean_over(replicates: Mapping[str, Scores], unit: str) -> Scores:
         }
         for label, by_metric in values.items()
     }
-
-
-def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """Return the mean of learning curves with the same rounds; of others the steepest."""
-    rounds = [tuple(at) for at, _ in curves]
-    if len(set(rounds)) > 1:
-        return steepest(curves)
-    return rounds[0], [sum(each) / len(each) for each in zip(*(v for _, v in curves), strict=True)]
 
 
 def gather(

@@ -1,21 +1,26 @@
 """When two rows may be judged: learned, finished, ceiling, same run, by hand."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import vergence as vg
 from tests.made_up_runs import METHODS, write_study
 from vergence.api.comparison import compare
+from vergence.results import verdict_rules
 from vergence.results.read import read
 from vergence.results.verdict_rules import (
     Standing,
     gain_a_round,
     instead_of_verdict,
+    mean_curve,
     same_scores,
     standing,
     standings,
+    training_curve,
     with_images,
 )
 
@@ -224,3 +229,39 @@ def test_one_person_gives_no_verdict_on_what_was_learned():
     run = ridge(1, rounds=1, evaluate_every=0)
     assert "Too few people for an interval" in str(compare(run))
     assert "Nothing was learned" not in str(compare(run))
+
+
+def fold(folder, values):
+    """Write a fold's curve: means of one metric, evaluated in rounds 0, 2, 4 and so on."""
+    folder.mkdir(parents=True)
+    lines = [f"0,{2 * i},P0,score,{value}" for i, value in enumerate(values)]
+    (folder / "rounds.csv").write_text("\n".join(["seed,round,evaluation,metric,value", *lines]))
+    return SimpleNamespace(
+        folder=folder,
+        results={},
+        rounds=pd.read_csv(folder / "rounds.csv"),
+        lower_is_better=frozenset(),
+    )
+
+
+def test_a_run_of_folds_has_the_mean_of_their_curves(tmp_path, monkeypatch):
+    """One fold gains 4 % in the last third, one loses as much: the mean has finished."""
+    runs = {
+        "p00": fold(tmp_path / "folds/p00", [0.1, 0.96, 0.96, 1.0]),
+        "p01": fold(tmp_path / "folds/p01", [0.3, 1.04, 1.04, 1.0]),
+    }
+    monkeypatch.setattr(
+        verdict_rules, "read_study", lambda path: SimpleNamespace(runs=[runs[path.name]])
+    )
+    folds = {name: f"folds/{name}" for name in runs}
+    whole = SimpleNamespace(folder=tmp_path, results={"folds": folds})
+    rounds, means = training_curve(whole, "score")
+    assert list(rounds) == [0, 2, 4, 6]
+    assert means == pytest.approx([0.2, 1.0, 1.0, 1.0])
+    assert gain_a_round(*training_curve(runs["p00"], "score")) > 0
+    assert gain_a_round(rounds, means) == 0
+
+
+def test_folds_of_other_rounds_have_the_steepest_curve():
+    slow, steep = ((0, 3, 6), (0.1, 1.0, 1.0)), ((0, 2, 4), (0.1, 1.0, 2.0))
+    assert mean_curve([slow, steep]) == steep

@@ -208,12 +208,14 @@ def gain_a_round(rounds: ArrayLike, means: ArrayLike) -> float:
 def training_curve(run: Run, metric: str) -> Curve:
     """Return evaluated rounds and means over people and seeds, signed so that more is better.
 
-    For a run merged from folds, it is the curve of the fold that gains most at the end. The curve
-    is empty if clients train once more after the last round and nothing changed before.
+    For a run merged from folds, it is the mean over the folds, as a claim is about all people. The
+    curve is empty if clients train once more after the last round and nothing changed before.
     """
     folds = dict.fromkeys(run.results.get("folds", {}).values())
     if folds:
-        return steepest(training_curve(read_study(run.folder / x).runs[0], metric) for x in folds)
+        return mean_curve(
+            [training_curve(read_study(run.folder / x).runs[0], metric) for x in folds]
+        )
     if not (run.folder / "rounds.csv").exists() or not len(rows := run.rounds):
         return (), ()
     own = rows[(rows.evaluation == "P0") & (rows.metric == metric)]
@@ -232,6 +234,14 @@ def training_curve(run: Run, metric: str) -> Curve:
 def steepest(curves: Iterable[Curve]) -> Curve:
     """Return the curve that gains most at the end; an unrecorded gain counts as the largest."""
     return max(curves, key=lambda each: float(np.nan_to_num(gain_a_round(*each), nan=math.inf)))
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Return the mean of learning curves with the same rounds; of others the steepest."""
+    rounds = [tuple(at) for at, _ in curves]
+    if len(set(rounds)) > 1:
+        return steepest(curves)
+    return rounds[0], [sum(each) / len(each) for each in zip(*(v for _, v in curves), strict=True)]
 
 
 def standings(study: StudyResults, metric: str) -> dict[str, Standing]:
