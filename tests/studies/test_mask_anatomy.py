@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vergence.results.mask_files import Masks
+from vergence.studies import mask_anatomy
 from vergence.studies.mask_anatomy import anatomy, shared_entries
 
 
@@ -26,6 +27,14 @@ def test_overlap_of_people_beside_chance():
     assert found.people == (pytest.approx(2 / 4), pytest.approx(1.25 / 4.75))
     assert found.layers == {"body": (4, 0.5), "head": (4, 0.25)}
     assert np.isnan(found.seeds[0])
+
+
+def test_overlap_of_many_people_is_that_of_some(monkeypatch):
+    """Of five people a, c and e have the same mask; nobody shares an entry with b or d."""
+    monkeypatch.setattr(mask_anatomy, "PAIRED", 3)
+    alike = dict.fromkeys(("s0a", "s0c", "s0e"), "11001000")
+    found = anatomy("x", masks(**dict(sorted({**alike, "s0b": "0" * 8, "s0d": "0" * 8}.items()))))
+    assert found.people[0] == 1
 
 
 def test_overlap_of_seeds():

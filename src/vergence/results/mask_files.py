@@ -6,7 +6,7 @@ Used by `reports.plots.masks`, `results.read` and `studies.mask_anatomy`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +44,19 @@ class Masks:
         """Return one person's mask, `[n]`; true means personal."""
         return np.unpackbits(self.packed[seed, person])[: self.n].astype(bool)
 
+    def counts(self, seed: int, person: str) -> NDArray[np.int64]:
+        """Return the number of personal parameters in each named tensor, `[tensors]`."""
+        starts = np.concatenate([[0], np.cumsum(self.sizes())[:-1]])
+        return np.add.reduceat(self.bits(seed, person), starts, dtype=np.int64)
+
+    def some(self, most: int) -> Masks:
+        """Return the masks of at most `most` people, who are spread evenly over all of them."""
+        people = self.people
+        if len(people) <= most:
+            return self
+        chosen = {people[i] for i in np.linspace(0, len(people) - 1, most).astype(int)}
+        return replace(self, packed={k: v for k, v in self.packed.items() if k[1] in chosen})
+
     def sizes(self) -> NDArray[np.int64]:
         """Return the number of parameters in each named tensor, `[tensors]`."""
         return np.array([int(np.prod(s)) for s in self.shapes], dtype=np.int64)
@@ -72,12 +85,11 @@ class Masks:
         Values are means over seeds. `groups` maps a layer to the indices of its tensors.
         """
         sizes = self.sizes()
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         table = np.zeros((len(groups), len(self.people)))
         for j, person in enumerate(self.people):
             seeds = [s for s in self.seeds if (s, person) in self.packed]
             for seed in seeds:
-                counts = np.add.reduceat(self.bits(seed, person).astype(np.int64), starts)
+                counts = self.counts(seed, person)
                 for i, members in enumerate(groups.values()):
                     share = counts[list(members)].sum() / sizes[list(members)].sum()
                     table[i, j] += share / len(seeds)
@@ -95,18 +107,13 @@ class Masks:
         people = self.people
         total, count = np.zeros((2, len(people), len(people)))
         for seed in self.seeds:
-            for i, a in enumerate(people):
-                for j, b in enumerate(people[: i + 1]):
-                    if (seed, a) not in self.packed or (seed, b) not in self.packed:
-                        continue
-                    one, other = self.packed[seed, a], self.packed[seed, b]
-                    union = int(np.bitwise_count(one | other).sum())
-                    both = int(np.bitwise_count(one & other).sum())
-                    # Two empty masks agree in every entry.
-                    value = both / union if union else 1.0
-                    for row, column in {(i, j), (j, i)}:
-                        total[row, column] += value
-                        count[row, column] += 1
+            at = [i for i, person in enumerate(people) if (seed, person) in self.packed]
+            packed = np.stack([self.packed[seed, people[i]] for i in at])
+            both = common(packed, packed)
+            union = both.diagonal()[:, None] + both.diagonal() - both
+            # Two empty masks agree in every entry.
+            total[np.ix_(at, at)] += np.divide(both, union, out=np.ones_like(both), where=union > 0)
+            count[np.ix_(at, at)] += 1
         return total / np.maximum(count, 1)
 
     @classmethod
@@ -134,3 +141,21 @@ class Masks:
             return cls(int(about["n"]), tuple(parse_json(about["names"])), shapes, packed)
         except (SafetensorError, KeyError, ValueError) as error:
             raise DataError(f"{path} is damaged ({error}); run again") from error
+
+
+def common(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return the number of bits that each row of `one` shares with each row of `other`.
+
+    Shapes are `[a, bytes]`, `[b, bytes]` and `[a, b]`.
+    """
+    both = np.zeros((len(one), len(other)))
+    # One product of bits counts for all pairs at once. Parts of 64 MB bound the memory, and have
+    # at most 2^24 entries, up to which float32 counts exactly.
+    step = max(1, 2**21 // max(both.shape))
+    for at in range(0, one.shape[1], step):
+        a, b = (
+            np.unpackbits(rows[:, at : at + step], axis=1).astype(np.float32)
+            for rows in (one, other)
+        )
+        both += a @ b.T
+    return both

@@ -241,7 +241,7 @@ class Run:
         The rows are bytes up and bytes down, averaged over seeds.
         """
         total = self.turns.groupby("round")[["bytes_up", "bytes_down"]].sum()
-        clients = max(len({*self.turns.client} - {POOLED}), 1)
+        clients = max(len({*self.turns.client.unique()} - {POOLED}), 1)
         seeds = max(self.turns.seed.nunique(), 1)
         return total.index.to_numpy(), total.to_numpy().T.cumsum(axis=1) / clients / seeds
 
@@ -379,13 +379,10 @@ def _priors(folder: Path, name: str | None) -> Priors:
     if not name or not (folder / name).exists():
         return {}
     rows = table(folder / name, *TABLES["priors.csv"])
-    return {
-        prior: {
-            person: dict(zip(own.metric, own.value, strict=True))
-            for person, own in people.groupby("person", sort=False)
-        }
-        for prior, people in rows.groupby("prior", sort=False)
-    }
+    priors: dict[str, dict[str, dict[str, float]]] = {}
+    for prior, person, metric, value in rows.itertuples(index=False):
+        priors.setdefault(prior, {}).setdefault(person, {})[metric] = value
+    return priors
 
 
 def table(path: Path, *names: str, growing: bool = False) -> Frame:
@@ -462,12 +459,14 @@ def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
 
     A mean is NaN if the value of one seed is NaN.
     """
+    seeds: dict[tuple[str, str], dict[str, list[float]]] = {}
+    columns = (values[name].tolist() for name in ("evaluation", "metric", "person", "value"))
+    for point, metric, person, value in zip(*columns, strict=True):
+        seeds.setdefault((point, metric), {}).setdefault(person, []).append(value)
     # The mean is NumPy's, as pandas adds in another order, which gives other bits.
     return {
-        point: own.groupby("person", sort=False)["value"]
-        .agg(lambda seeds: np.mean(seeds.to_numpy()))
-        .to_dict()
-        for point, own in values.groupby(["evaluation", "metric"], sort=False)
+        point: {person: float(np.mean(own)) for person, own in people.items()}
+        for point, people in seeds.items()
     }
 
 

@@ -19,6 +19,9 @@ from vergence.results.layout import number
 from vergence.results.mask_files import Masks
 from vergence.results.read import StudyResults, read
 
+PAIRED = 300
+"""People of a crowd, spread evenly, whose masks are compared in pairs: 45,000 a seed."""
+
 
 @dataclass(frozen=True)
 class Anatomy:
@@ -26,8 +29,8 @@ class Anatomy:
 
     Attributes:
         layers: entries and mean personal share over seeds and people, by layer.
-        people: Jaccard index of two people's masks of one seed, mean over pairs, and its value for
-            random masks with as many entries of every tensor.
+        people: Jaccard index of two people's masks of one seed, mean over pairs of at most `PAIRED`
+            people, and its value for random masks with as many entries of every tensor.
         seeds: the same for one person's masks of two seeds; NaN with one seed. Networks of two
             seeds start differently, so that only layers correspond, and not positions.
         layer_agreement: correlation over layers of the shares of two seeds; NaN with one seed.
@@ -52,7 +55,7 @@ def anatomy(name: str, masks: Masks) -> Anatomy:
     people = [
         ((s, a), (s, b))
         for s in masks.seeds
-        for a, b in combinations(masks.people, 2)
+        for a, b in combinations(masks.some(PAIRED).people, 2)
         if (s, a) in here and (s, b) in here
     ]
     seeds = [
@@ -64,12 +67,6 @@ def anatomy(name: str, masks: Masks) -> Anatomy:
     return Anatomy(name, layers, _overlap(masks, people), _overlap(masks, seeds), _agree(masks))
 
 
-def _counts(masks: Masks, key: tuple[int, str]) -> np.ndarray:
-    """Return the personal entries of every tensor."""
-    starts = np.concatenate([[0], np.cumsum(masks.sizes())[:-1]])
-    return np.add.reduceat(masks.bits(*key).astype(np.int64), starts)
-
-
 Pairs = Sequence[tuple[tuple[int, str], tuple[int, str]]]
 
 
@@ -77,7 +74,7 @@ def _overlap(masks: Masks, pairs: Pairs) -> tuple[float, float]:
     """Return the mean Jaccard index of pairs of masks, and its value by chance within tensors."""
     if not pairs:
         return float("nan"), float("nan")
-    counts = {key: _counts(masks, key) for pair in pairs for key in pair}
+    counts = {key: masks.counts(*key) for pair in pairs for key in pair}
     found, chance = [], []
     for one, other in pairs:
         both = np.bitwise_count(masks.packed[one] & masks.packed[other]).sum()
@@ -95,7 +92,7 @@ def _agree(masks: Masks) -> float:
     if len(masks.seeds) < 2 or len(sizes) < 3:
         return float("nan")
     of_seed = [
-        np.mean([_counts(masks, k) / sizes for k in masks.packed if k[0] == s], axis=0)
+        np.mean([masks.counts(*k) / sizes for k in masks.packed if k[0] == s], axis=0)
         for s in masks.seeds
     ]
     # Equal shares in all tensors, as of masks that are all or nothing, have no correlation.
