@@ -42,5 +42,5 @@ def test_without_groups_there_is_no_picture(tmp_path):
 
 
 def test_a_crowd_is_not_drawn(study, monkeypatch):
-    monkeypatch.setattr(groups, "MOST", 3)
+    monkeypatch.setattr(groups, "CROWD", 3)
     assert groups.of_study(read(study)) is None

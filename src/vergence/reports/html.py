@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -23,7 +24,7 @@ from vergence.reports.plots import masks as plot_masks
 from vergence.reports.plots import results as plots
 from vergence.results.baselines import kind
 from vergence.results.figure_style import colours, inline, save
-from vergence.results.layout import digits, metric_name, number
+from vergence.results.layout import CROWD, digits, metric_name, number
 from vergence.results.read import Run, StudyResults, read
 from vergence.results.significance import best, judge
 from vergence.studies import class_partition
@@ -139,6 +140,29 @@ SECTIONS = (
     ),
 )
 
+CROWDED = {
+    "persons": "How many people have which value, seeds averaged. Dots are the five lowest and the "
+    "five highest; the diamond is the mean over people, the bar its 95 % interval. Rows above the "
+    "dotted line need no training.",
+    "slope": "How many people gain how much, from a model trained alone to the federated one. Dark "
+    "parts are people whose score is worse by more than 1 %: column 'harmed' of the results says "
+    "for whom that is shown. The thick line is the mean.",
+    "masks": "Share of the parameters that a client keeps to itself as the rounds go by, mean "
+    "over people. Right: how many people end where.",
+    "layers": "Personal share of every layer, input on top, one column per person, of at most a "
+    "thousand; columns are in the order of their sums.",
+    "overlap": "How many pairs of people have masks with which Jaccard index: 1 = the same "
+    "entries. Chance is what two random masks of this size would share.",
+    "overview": "Every client keeps its orange entries and sends the blue ones; the server "
+    "averages each entry over those who share it. Its colours are those of at most a hundred "
+    "people, spread over all.",
+}
+"""Captions of figures that show more than `CROWD` people in another way."""
+WORST = 10
+"""People of a crowd who are listed for each method."""
+LEVELS = {"lowest": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "highest": 100}
+"""Percentiles that are listed of a crowd."""
+
 # Figures of more inches scroll on a telephone: shrunk to its width, their letters are too small.
 WIDE = 6
 
@@ -218,6 +242,8 @@ def _context(study: StudyResults) -> dict[str, Any]:
             for j in judged
         ],
         "people": [_people(study, metric) for metric in first.estimates],
+        "crowd": len(first.people) if len(first.people) > CROWD else 0,
+        "worst": WORST,
         "figures": list(_figures(study)),
         "trouble": list(_trouble(study)),
         "runs": [_recipe(run) for run in study.runs],
@@ -317,7 +343,12 @@ def _people(study: StudyResults, metric: str) -> dict[str, Any]:
     places = digits(v for by_person in scores.values() for v in by_person.values())
     pick, prefer = (max, min) if metric in study.lower_is_better else (min, max)
     worst = {label: pick(own, key=own.__getitem__) for label, own in scores.items() if own}
+    heads = [(run.title, tint[run.label]) for run in study.runs]
+    lower = metric in study.lower_is_better
     lines = []
+    if len(people) > CROWD:
+        lines = _percentiles([list(own.values()) for own in scores.values()], places)
+        people = list(dict.fromkeys(p for own in scores.values() for p in _last(own, lower)))
     for person in people:
         here = {k: f[person] for k, f in scores.items() if person in f}
         top = prefer(here.values())
@@ -330,13 +361,30 @@ def _people(study: StudyResults, metric: str) -> dict[str, Any]:
             for run in study.runs
         ]
         lines.append({"person": person, "cells": cells})
-    heads = [(run.title, tint[run.label]) for run in study.runs]
-    lower = metric in study.lower_is_better
     return {"metric": metric_name(metric), "lower": lower, "heads": heads, "lines": lines}
 
 
+def _percentiles(columns: Sequence[Sequence[float]], places: int) -> list[dict[str, Any]]:
+    """Return a line of the table of people for every level, with a cell for each column."""
+    lines = []
+    for name, level in LEVELS.items():
+        values = [np.nanpercentile(column, level) if column else math.nan for column in columns]
+        cells = [{"text": number(v, places), "worst": False, "best": False} for v in values]
+        lines.append({"person": name, "cells": cells})
+    return lines
+
+
+def _last(scores: Mapping[str, float], lower: bool) -> list[str]:
+    """Return the people with the worst scores; nobody's are worse than those that are NaN."""
+    sign = -1 if lower else 1
+    order = sorted(scores, key=lambda p: (not math.isnan(scores[p]), sign * scores[p]))
+    return order[:WORST]
+
+
 def _figures(study: StudyResults) -> Iterator[dict[str, Any]]:
-    for name, heading, caption in SECTIONS:
+    crowded = CROWDED if len(study.runs[0].people) > CROWD else {}
+    for name, heading, text in SECTIONS:
+        caption = crowded.get(name, text)
         drawn = FIGURES[name](study)
         if drawn is not None:
             # `Markup` ends the escaping: matplotlib has escaped the names within its SVG.

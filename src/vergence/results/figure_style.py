@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from vergence.core.files import replacing, write_text
@@ -31,7 +33,6 @@ PERSONAL, SHARED = "#d55e00", "#a9c8e0"
 HOVER = "hover:"
 PIXELS = 119
 """Largest number of pixels per inch of a figure in a page; the widest figures fill the page."""
-
 COLOURS = {
     "fedcpf": "#d55e00",
     "fedavg": "#0072b2",
@@ -154,6 +155,20 @@ def colour_bar(figure: Figure, image: AxesImage, label: str, **options: Any) -> 
 def hover(points: PathCollection, texts: Sequence[str]) -> None:
     """Give each point a text, which the HTML page shows while the pointer is over the point."""
     points.set_urls([f"{HOVER}{text}" for text in texts])
+
+
+def distribution(
+    axes: Axes, at: float, values: ArrayLike, colour: str, *, upright: bool = False
+) -> None:
+    """Draw how many of `values` lie where, as a shape whose middle is `at` on the other axis.
+
+    Values lie along x, or along y if `upright`. Those that are not finite are left out.
+    """
+    every = np.asarray(values, dtype=np.float64)
+    counts, edges = np.histogram(every[np.isfinite(every)], bins=60)
+    half = 0.3 * counts / max(counts.max(), 1)
+    fill = axes.fill_betweenx if upright else axes.fill_between
+    fill((edges[1:] + edges[:-1]) / 2, at - half, at + half, color=colour, alpha=0.4, linewidth=0.8)
 
 
 def mark_curve(number: int, **artists: Artist) -> None:

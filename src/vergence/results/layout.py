@@ -82,6 +82,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "spent.csv": ("method", "trial", "seed", "unit", "who", "epsilon", "delta", "charges"),
 }
 """Table -> the columns that it has in every run. The engine defines tables that grow in a run."""
+CROWD = 100
+"""Most people who are drawn or listed one by one; of more, their distribution is shown."""
 COSTS = run_tables.TABLES["rounds.csv"][5:]
 """Columns of rounds.csv that have the same value in every row of a round."""
 TRIAL = ("method", "trial", "seed")

@@ -11,21 +11,19 @@ from matplotlib.figure import Figure
 
 from vergence.experiment.group_table import FILE
 from vergence.results.figure_style import COLOURS, INK, MUTED, SPARE, canvas, styled
-from vergence.results.layout import digits, metric_name, number
+from vergence.results.layout import CROWD, digits, metric_name, number
 from vergence.results.read import Run, StudyResults, table
 
 TINTS = tuple(COLOURS[name] for name in ("fedavg", "fedcpf", "fedselect", "fedavg_ft")) + SPARE
 """Colours of groups, in turn; where there are more groups, they repeat."""
 SERVER, MODEL, PERSON = 0.0, 1.0, 2.0
 """Horizontal positions of the columns."""
-# Runs with more people are not drawn: a line per person would make a page of many screens.
-MOST = 100
 
 
 @styled
 def of_study(study: StudyResults) -> Figure | None:
     """Draw the server, a model per group and its people: one panel per run, first seed."""
-    runs = [(run, groups) for run in study.runs if 0 < len(groups := served(run)) <= MOST]
+    runs = [(run, groups) for run in study.runs if 0 < len(groups := served(run)) <= CROWD]
     if not runs:
         return None
     heights = [0.7 + 0.24 * len(groups) for _, groups in runs]

@@ -5,6 +5,9 @@ Used by `reports.html`.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
@@ -26,6 +29,7 @@ from vergence.results.figure_style import (
     column_names,
     styled,
 )
+from vergence.results.layout import CROWD
 from vergence.results.mask_files import Masks
 from vergence.results.read import Run, StudyResults
 
@@ -34,6 +38,8 @@ BLUE = COLOURS["fedavg"]
 # Columns into which a layer's entries are binned in the overview: more could not be told apart at
 # the width of a client's box.
 CELLS = 48
+# People of a crowd whose masks are drawn, and entries of masks whose pairs are counted: seconds.
+DRAWN, PAIRED = 1000, 2e10
 
 
 def masked(study: StudyResults) -> list[tuple[Run, Masks]]:
@@ -51,6 +57,8 @@ def layers(study: StudyResults) -> Figure | None:
         return None
     groups = found[0][1].layers()
     people = max(len(m.people) for _, m in found)
+    many = people > CROWD
+    found = [(run, mask.some(DRAWN)) for run, mask in found]
     wide = min(max(2.2, 0.24 * people), 8.0 / len(found))
     figure = canvas(1.9 + wide * len(found), max(2.6, 0.19 * len(groups) + 1.2))
     grid = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
@@ -58,8 +66,10 @@ def layers(study: StudyResults) -> Figure | None:
     # One colour scale for all panels; 1 where nothing is personal yet.
     top = max(float(s.max()) for s in shares) or 1.0
     for axes, (run, mask), share in zip(grid, found, shares, strict=True):
+        # Columns without names are in the order of their sums, to be read as a distribution.
+        order = share.sum(axis=0).argsort() if many else slice(None)
         axes.imshow(
-            share * 100,
+            share[:, order] * 100,
             aspect="auto",
             cmap="viridis",
             vmin=0,
@@ -68,7 +78,10 @@ def layers(study: StudyResults) -> Figure | None:
         )
         axes.set_title(run.title, fontweight="bold")
         bare(axes, ticks=True)
-        column_names(axes, mask.people)
+        if many:
+            axes.set(xticks=[], xlabel=f"{len(mask.people):,} of {people:,} people, in order")
+        else:
+            column_names(axes, mask.people)
         axes.tick_params(axis="x", labelsize=7)
     grid[0].set_yticks(range(len(groups)), list(groups), fontsize=7.5)
     label = "personal entries of the layer (%)"
@@ -83,6 +96,8 @@ def overlap(study: StudyResults) -> Figure | None:
     if not found:
         return None
     people = max(len(m.people) for _, m in found)
+    if people > CROWD:
+        return _pairs(found)
     side = min(max(2.6, 0.22 * people), 8.4 / len(found))
     figure = canvas(side * len(found) + 1.0, side + 0.9)
     grid = figure.subplots(1, len(found), squeeze=False)[0]
@@ -110,6 +125,30 @@ def overlap(study: StudyResults) -> Figure | None:
     return figure
 
 
+def _pairs(masked_runs: Sequence[tuple[Run, Masks]]) -> Figure:
+    """Draw how many pairs of people have which Jaccard index."""
+    figure = canvas(3.6 * len(masked_runs) + 0.6, 3.1)
+    grid = figure.subplots(1, len(masked_runs), sharey=True, squeeze=False)[0]
+    for axes, (run, mask) in zip(grid, masked_runs, strict=True):
+        some = mask.some(min(DRAWN, max(CROWD, int((PAIRED / mask.n) ** 0.5))))
+        table = some.overlap()
+        pairs = table[np.triu_indices(len(table), 1)]
+        axes.hist(
+            pairs, bins=60, range=(0, 1), color=PERSONAL, weights=100 / len(pairs) + 0 * pairs
+        )
+        for value, colour, name in (
+            (float(pairs.mean()), INK, "mean"),
+            (chance(mask), MUTED, "chance"),
+        ):
+            axes.axvline(value, color=colour, linewidth=1.2, label=f"{name} {value:.2f}")
+        axes.legend(fontsize=8)
+        axes.set_title(run.title, fontweight="bold")
+        drawn = f"{len(table):,} of {len(mask.people):,} people"
+        axes.set_xlabel(f"Jaccard index of two people; {drawn}")
+    grid[0].set_ylabel("pairs (%)")
+    return figure
+
+
 def chance(mask: Masks) -> float:
     """Return the expected Jaccard index of two random masks of the average size: s / (2 - s)."""
     share = float(np.mean(list(mask.totals().values())))
@@ -125,7 +164,8 @@ def overview(study: StudyResults) -> Figure | None:
         return None
     run, mask = found[0]
     seed = mask.seeds[0]
-    present = [p for p in mask.people if (seed, p) in mask.packed]
+    everybody = [p for p in mask.people if (seed, p) in mask.packed]
+    present = everybody[:: math.ceil(len(everybody) / CROWD)]
     # Five boxes fit; they are spread over all people, and not the first five.
     people = present[:: max(1, len(present) // 5)][:5]
     groups = mask.layers(18)
@@ -135,7 +175,7 @@ def overview(study: StudyResults) -> Figure | None:
     whole = figure.add_axes((0, 0, 1, 1))
     whole.set_axis_off()
     whole.set(xlim=(0, 1), ylim=(0, 1))
-    _server(figure, whole, kept, len(present), run.title)
+    _server(figure, whole, kept, len(everybody), run.title)
     left, right = 0.16, 0.985
     width = (right - left) / len(people)
     for i, person in enumerate(people):
@@ -153,7 +193,7 @@ def overview(study: StudyResults) -> Figure | None:
             va="center",
             fontsize=6.5,
         )
-    _key(whole, mask.n, len(present) - len(people))
+    _key(whole, mask.n, len(everybody) - len(people))
     return figure
 
 

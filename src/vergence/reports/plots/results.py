@@ -6,7 +6,7 @@ Used by `reports.html`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,11 +23,12 @@ from vergence.results.figure_style import (
     PAPER,
     canvas,
     colours,
+    distribution,
     hover,
     mark_curve,
     styled,
 )
-from vergence.results.layout import MINUS, digits, metric_name, number
+from vergence.results.layout import CROWD, MINUS, digits, metric_name, number
 from vergence.results.read import Run, StudyResults
 from vergence.studies.compare import rows
 
@@ -54,6 +55,9 @@ def persons(study: StudyResults) -> Figure:
             if row.prior
             else study.run(row.label).scores(study.headline)
         )
+        if len(values) > CROWD:
+            distribution(axes, i, [*values.values()], colour)
+            values = _ends(values)
         # Multiples of the golden ratio spread dots evenly, and the same way in every report.
         spread = (np.arange(len(values)) * 0.618 % 1 - 0.5) * 0.4
         dots = axes.scatter(
@@ -85,6 +89,12 @@ def persons(study: StudyResults) -> Figure:
     return figure
 
 
+def _ends(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the people with the five lowest and the five highest values."""
+    order = sorted((p for p in values if math.isfinite(values[p])), key=values.__getitem__)
+    return {person: values[person] for person in [*order[:5], *order[-5:]]}
+
+
 def _prior_scores(study: StudyResults, name: str) -> dict[str, float]:
     people = study.priors[name]
     found = {person: people[person].get(study.headline, math.nan) for person in people}
@@ -104,39 +114,68 @@ def slope(study: StudyResults) -> Figure | None:
     sign = -1 if study.headline in study.lower_is_better else 1
     tall = math.ceil(len(others) / 5)
     wide = math.ceil(len(others) / tall)
-    figure = canvas(max(1.85 * wide + 0.5, 4), 3.3 * tall)
-    grid = figure.subplots(tall, wide, sharey=True, squeeze=False)
+    many = len(before) > CROWD
+    figure = canvas(max((2.6 if many else 1.85) * wide + 0.5, 4), 3.3 * tall)
+    grid = figure.subplots(tall, wide, sharex=many, sharey=True, squeeze=False)
     for axes, run in zip(grid.flat, others, strict=False):
         after = run.scores(study.headline)
         people = [p for p in before if math.isfinite(before[p] - after.get(p, math.nan))]
-        better = worse = 0
-        for person in people:
-            gain = sign * (after[person] - before[person])
-            # The same rule as the column 'harmed': worse by more than 1 % of the score before.
-            bad = gain < -HARM * abs(before[person])
-            better, worse = better + (gain > 0), worse + bad
-            colour = INK if bad else tint[run.label]
-            style = (0, (3, 2)) if bad else "-"
-            points = [before[person], after[person]]
-            axes.plot([0, 1], points, color=colour, linewidth=1.1, alpha=0.75, linestyle=style)
-            dots = axes.scatter([0, 1], points, s=11, color=colour, zorder=3, linewidth=0)
-            hover(dots, [f"{person}: {number(value, places)}" for value in points])
-        means = [float(np.mean([d[p] for p in people])) for d in (before, after)]
-        axes.plot([0, 1], means, color=tint[run.label], linewidth=4.5, solid_capstyle="round")
+        gains = {person: sign * (after[person] - before[person]) for person in people}
+        # The same rule as the column 'harmed': worse by more than 1 % of the score before.
+        bad = {person for person in people if gains[person] < -HARM * abs(before[person])}
+        better, worse = sum(gain > 0 for gain in gains.values()), len(bad)
+        if many:
+            _gains(axes, gains, bad, tint[run.label])
+        else:
+            scores = [(p, [before[p], after[p]]) for p in people]
+            _lines(axes, scores, bad, tint[run.label], places)
         axes.set_title(f"{run.title}\n", fontweight="bold")
         told = f"{better} of {len(people)} better" + (
             f", {worse} worse by over 1 %" if worse else ""
         )
         axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
-        axes.set_xticks([0, 1], ["local-only", run.title], fontsize=8)
-        axes.set_xlim(-0.25, 1.25)
+        if many:
+            axes.set_xlabel(f"gain in {metric_name(study.headline)}")
+        else:
+            axes.set_xticks([0, 1], ["local-only", run.title], fontsize=8)
+            axes.set_xlim(-0.25, 1.25)
         axes.grid(axis="x", visible=False)
         axes.spines["left"].set_visible(False)
     for axes in grid.flat[len(others) :]:
         axes.set_visible(False)
     for row in grid:
-        row[0].set_ylabel(f"{metric_name(study.headline)} ({_better(study)})")
+        of_scores = f"{metric_name(study.headline)} ({_better(study)})"
+        row[0].set_ylabel("people" if many else of_scores)
     return figure
+
+
+def _lines(
+    axes: Axes,
+    scores: Sequence[tuple[str, list[float]]],
+    bad: Container[str],
+    colour: str,
+    places: int,
+) -> None:
+    """Draw a line per person from the score alone to the score by a method, and that of the means.
+
+    `scores` has each person with both scores; lines of people in `bad` are dark and dashed.
+    """
+    for person, points in scores:
+        tint = INK if person in bad else colour
+        style = (0, (3, 2)) if person in bad else "-"
+        axes.plot([0, 1], points, color=tint, linewidth=1.1, alpha=0.75, linestyle=style)
+        dots = axes.scatter([0, 1], points, s=11, color=tint, zorder=3, linewidth=0)
+        hover(dots, [f"{person}: {number(value, places)}" for value in points])
+    means = [float(np.mean([points[i] for _, points in scores])) for i in (0, 1)]
+    axes.plot([0, 1], means, color=colour, linewidth=4.5, solid_capstyle="round")
+
+
+def _gains(axes: Axes, gains: Mapping[str, float], bad: Container[str], colour: str) -> None:
+    """Draw how many people gain how much, those in `bad` dark, and the mean gain as a line."""
+    parts = [[g for p, g in gains.items() if (p in bad) == dark] for dark in (False, True)]
+    axes.hist(parts, bins=60, stacked=True, color=[colour, INK], histtype="stepfilled", alpha=0.75)
+    axes.axvline(float(np.mean([*gains.values()])), color=colour, linewidth=3)
+    axes.axvline(0, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
 
 
 @styled
@@ -167,11 +206,15 @@ def masks(study: StudyResults) -> Figure | None:
     ends = {}
     for i, (run, colour) in enumerate(grown):
         rounds, values = run.growth()
-        for at, one in run.growth_of_people().values():
+        drawn = {} if len(run.people) > CROWD else run.growth_of_people()
+        for at, one in drawn.values():
             axes.plot(at, np.nanmean(one, axis=0) * 100, color=colour, linewidth=0.7, alpha=0.3)
         if len(rounds):
             ends[run.title] = _band(axes, rounds, values * 100, colour, i)
         shares = list(run.masks.totals().values()) if run.masks else []
+        if len(shares) > CROWD:
+            distribution(final, i, np.array(shares) * 100, colour, upright=True)
+            continue
         spread = (np.arange(len(shares)) * 0.618 % 1 - 0.5) * 0.5
         final.scatter(
             i + spread, np.array(shares) * 100, s=18, color=colour, alpha=0.7, linewidth=0
@@ -194,13 +237,13 @@ def traffic(study: StudyResults) -> Figure:
     figure = canvas(8.6, 3.5)
     axes, bars = figure.subplots(1, 2, width_ratios=(3, 2))
     ends, tint = {}, {r.title: c for r, c in _tinted(study)}
-    sent = [r.traffic()[1][0, -1] for r in study.runs if len(r.turns)]
-    unit, size = _unit(max(sent, default=0.0))
+    moved = {r.label: r.traffic() for r in study.runs if len(r.turns)}
+    unit, size = _unit(max((total[0, -1] for _, total in moved.values()), default=0.0))
     for i, (run, colour) in enumerate(_tinted(study)):
         rounds, values = run.curve(study.headline)
-        if not len(rounds) or not len(run.turns):
+        if not len(rounds) or run.label not in moved:
             continue
-        told, total = run.traffic()
+        told, total = moved[run.label]
         # An evaluation "at r" is made when r rounds are done: the bytes of round r count.
         before = np.concatenate([[0.0], total[0]])[np.searchsorted(told, rounds, side="right")]
         mean = np.nanmean(values, axis=0)

@@ -1,0 +1,63 @@
+"""What pages and tables of many people cost: CPU seconds, memory and bytes.
+
+python -m benchmarks.many_people [--people 1000] [--rounds 2]: trains local-only, FedAvg and FedCPF
+on so many generated people (four inputs, 20 samples each), then measures `vergence report`,
+`vergence compare` and, where MLflow is installed, `vergence study mlflow`, each as a process of its
+own; lists the bytes of the page and of FedCPF's tables.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.common.options import options
+
+PLAN = """
+task       = {{ name = "toy" }}
+model      = {{ name = "linear", inputs = 4 }}
+federation = {{ name = "crowd", people = {people} }}
+methods    = ["local_only", "fedavg", "fedcpf"]
+local      = {{ optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }}
+run        = {{ rounds = {rounds}, seeds = [0], evaluate_every = 0, workers = 1 }}
+"""
+
+
+def command(*words: str) -> None:
+    """Run `vergence WORDS`, and print its CPU seconds and its peak of memory."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vergence", *words], stdout=output, stderr=output
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        printed = output.seek(0, os.SEEK_END)
+    if status:
+        sys.exit(f"vergence {' '.join(words)} failed")
+    print(
+        f"vergence {words[0]}: {used.ru_utime + used.ru_stime:.1f} CPU s, peak "
+        f"{used.ru_maxrss / 1024:.0f} MB, {printed / 1000:.0f} kB printed",
+        flush=True,
+    )
+
+
+def main() -> None:
+    given = options(__doc__, people=1000, rounds=2)
+    with tempfile.TemporaryDirectory() as place:
+        plan, out = Path(place, "plan.toml"), Path(place, "out")
+        plan.write_text(PLAN.format(people=given.people, rounds=given.rounds))
+        command("run", str(plan), "--out", str(out))
+        command("report", str(out))
+        command("compare", str(out))
+        if find_spec("mlflow"):
+            command("study", "mlflow", str(out), "--to", f"sqlite:///{place}/mlflow.db")
+        for path in [out / "report.html", *sorted((out / "fedcpf").rglob("*"))]:
+            if path.is_file() and "state" not in path.parts:
+                print(f"{path.relative_to(out)}: {path.stat().st_size / 1000:.1f} kB")
+        states = [*(out / "fedcpf" / "state").rglob("*")]
+        print(f"fedcpf/state: {sum(path.is_file() for path in states)} files")
+
+
+if __name__ == "__main__":
+    main()
