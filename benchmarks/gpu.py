@@ -42,7 +42,7 @@ from vergence.models.glc.glc_vit import GlcVit
 from vergence.models.lenet import LeNet
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
-from vergence.training.cuda_graphs import Graphed
+from vergence.training.cuda_graphs import STREAMS, Graphed
 from vergence.training.device import move_to_device
 from vergence.training.gradients import training_loss
 from vergence.training.sequential import Solver
@@ -138,7 +138,7 @@ def steps(
             add("plain loop", precision, timed(loop), local.steps or 1)
         ways = {
             "graph": Graphed(task, GPU, precision),
-            "graphs, 4 streams": Graphed(task, GPU, precision, 4),
+            "graphs in streams": Graphed(task, GPU, precision, STREAMS),
             "stack": Stacked(task, GPU, precision),
         }
         for solver, made in ways.items():

@@ -2,7 +2,8 @@
 
 import csv
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.evaluation import GUESS
-from vergence.engine.records import ClientState
+from vergence.engine.records import ClientState, ClientTask
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.storage.run_directory import RunDirectory
@@ -25,6 +26,7 @@ from vergence.methods.fedavg import FedAvg
 from vergence.methods.local_only import LocalOnly
 from vergence.models.softmax import Softmax
 from vergence.tasks.images import Images
+from vergence.training.cuda_graphs import Graphed
 
 SCORED = Counter()
 
@@ -107,6 +109,83 @@ def test_at_an_end_of_a_deployment_nobody_has_everybodys_images():
     alone = PEOPLE.only(["a"])
     worker = ClientExecutor(FedAvg(), TASK, LocalData(alone, alone), RandomStream("t"))
     assert not [n for n in measured(worker, "a", of(2.0, 1.0))["P0"] if n.startswith("pooled")]
+
+
+def on_a_gpu(method, federation=PEOPLE, task=TASK):
+    """Return an executor that evaluates as on a GPU, with the code that a CPU runs of it."""
+    worker = ClientExecutor(
+        method, task, LocalData(federation, federation, all_here=True), RandomStream("t")
+    )
+    worker.graphed = Graphed(task)
+    worker.measure.outputs = worker.graphed.outputs
+    return worker
+
+
+def task_of(client, model):
+    return ClientTask(client, Message("evaluate", {"model": model}), None)
+
+
+@pytest.mark.parametrize("method", [FedAvg(), LocalOnly()])
+@pytest.mark.parametrize("points", [("P0", "P2", "V0"), ("V0",), ("P2",)])
+def test_people_evaluated_together_have_the_scores_of_each_alone(method, points, monkeypatch):
+    """FedAvg's people share both models; of LocalOnly's, both have one of their own."""
+    worker, model = on_a_gpu(method), of(2.0, 1.0)
+    states = [ClientState(), ClientState()]
+    if isinstance(method, LocalOnly):
+        states = [
+            ClientState(replace(method.client(TASK), params=of(*own)))
+            for own in [(2.0, -1.0), (-1.0, 1.0)]
+        ]
+    tasks = [task_of(client, model) for client in "ab"]
+    alone = [
+        worker.evaluate(t.client, t.message, s, points) for t, s in zip(tasks, states, strict=True)
+    ]
+    passes, honest = [], worker.graphed.outputs_of
+    monkeypatch.setattr(
+        worker.graphed, "outputs_of", lambda *rest: passes.append(rest[0]) or honest(*rest)
+    )
+    assert worker.prepares
+    together = worker.evaluate_all(tasks, states, points)
+    assert together == alone
+    assert not worker.measure.ready
+    # One pass; after it, only everybody's samples are left, which `pooled` has scored before.
+    assert len(passes) == 1
+    parts = {(len(samples), int(samples.columns["label"].sum())) for _, samples in passes[0]}
+    tests, validation = {(3, 0), (1, 1)}, {(1, 0), (1, 1)}
+    assert parts == (tests if points != ("V0",) else set()) | (
+        validation if "V0" in points or TASK.uses_validation else set()
+    )
+
+
+def test_an_error_of_people_evaluated_together_names_the_person():
+    worker = on_a_gpu(FedAvg(), task=Broken(NETWORK))
+    worker.measure.pools = False
+    with pytest.raises(RuntimeError, match="one sample") as failure:
+        worker.evaluate_all(
+            [task_of(client, of(2.0, 1.0)) for client in "ab"], [ClientState()] * 2, ("P0",)
+        )
+    assert any("person 'b'" in note for note in failure.value.__notes__)
+
+
+@dataclass(frozen=True)
+class Broken(Images):
+    """Cannot compute with one sample, or four."""
+
+    def forward(self, module, batch):
+        if len(batch["label"]) != 3:
+            raise RuntimeError("one sample")
+        return super().forward(module, batch)
+
+
+def test_who_is_evaluated_alone(monkeypatch):
+    worker = on_a_gpu(FedAvg())
+    assert worker.prepares
+    monkeypatch.setattr(worker, "hooks", (object(),))
+    assert not worker.prepares
+    assert not on_a_gpu(FedAvg(), replace(PEOPLE, people=MappingProxyType(PEOPLE.people))).prepares
+    monkeypatch.setattr(worker, "hooks", ())
+    monkeypatch.setattr(worker, "graphed", None)
+    assert not worker.prepares
 
 
 def columns(tmp_path, method, pool_factory=None):

@@ -5,7 +5,7 @@ Used in `adaptation`, `deployment`, `engine` and `experiment`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -370,12 +370,56 @@ class ClientExecutor:
                 predict now, on test samples. P2: the server's model, on test samples; left out if
                 the message has no tree `model`. V0: the model of P0, on validation samples.
         """
+        return self._scores(client, self._models(client, message, state, points), points)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the outputs of several people's models are computed before any are scored."""
+        # Protections draw noise person by person; a tuned prior changes test inputs by validation
+        # outputs; and other mappings of people may make their samples anew.
+        tunes = bool(self.hooks) or getattr(self.task, "tunes_prior", False)
+        return self.graphed is not None and isinstance(self.people.people, dict) and not tunes
+
+    def evaluate_all(
+        self, tasks: Sequence[ClientTask], states: Sequence[ClientState], points: Sequence[str]
+    ) -> list[ClientResult]:
+        """Evaluate several clients as `evaluate` does; a GPU computes all outputs at once."""
+        assert self.graphed is not None
+        models = [
+            self._models(task.client, task.message, state, points)
+            for task, state in zip(tasks, states, strict=True)
+        ]
+        people = [self.people.people[task.client] for task in tasks]
+        parts = [
+            (model, part)
+            for data, of in zip(people, models, strict=True)
+            for point, model in of.items()
+            for part, wanted in (
+                (data.test, point in points),
+                (data.val, self.task.uses_validation or (VALIDATION in points and point == "P0")),
+            )
+            if wanted and len(part)
+        ]
+        with self.measure.prepared(parts, self.graphed.outputs_of):
+            pairs = zip(tasks, models, strict=True)
+            return [self._scores(task.client, of, points) for task, of in pairs]
+
+    def _models(
+        self, client: str, message: Message, state: ClientState, points: Sequence[str]
+    ) -> dict[str, Params]:
+        """Return a client's models to evaluate by evaluation point: P0, and P2 if asked for."""
         for hook in self.hooks:
             hook.measuring(client, message.round)
         site = self.site(self.people, client, message)
         models = {"P0": self.predicting(self.state(state), message, site)}
         if "P2" in points and "model" in message.trees:
             models["P2"] = self.model(message["model"], message.round)
+        return models
+
+    def _scores(
+        self, client: str, models: Mapping[str, Params], points: Sequence[str]
+    ) -> ClientResult:
+        """Return the metrics of a client's models at these evaluation points."""
         asked = {point: model for point, model in models.items() if point in points}
         measured = {point: self.measure.own(model, client) for point, model in asked.items()}
         # Last: the test on everybody's samples draws other noise at a guarded cut.

@@ -58,6 +58,32 @@ class Evaluation:
         self.scores: dict[str, Mapping[str, float]] = {}
         self.guesses: dict[str, dict[str, float]] = {}
         self.digested: tuple[Tensor | None, str] = (None, "")
+        self.ready: dict[tuple[int, int], Tensor] = {}
+
+    @contextmanager
+    def prepared(
+        self,
+        models: Sequence[tuple[Params, Samples]],
+        outputs_of: Callable[[Sequence[tuple[Params, Samples]]], list[Tensor]],
+    ) -> Iterator[None]:
+        """Compute the outputs of models on samples at once; inside the block, scores use them."""
+        parts = {(id(model.flat), id(samples)): (model, samples) for model, samples in models}
+        try:
+            with profiling.phase("forward"):
+                self.ready = dict(zip(parts, outputs_of(list(parts.values())), strict=True))
+        except Exception:
+            # Computed person by person, an error names the person, and needs less memory.
+            self.ready = {}
+        try:
+            yield
+        finally:
+            # Objects that come later may have the same `id`.
+            self.ready = {}
+
+    def _outputs(self, params: Params, data: Samples) -> Tensor:
+        ready = self.ready.get((id(params.flat), id(data)))
+        # A metric may change outputs in place, and two evaluation points may share a model.
+        return self.outputs(params, data) if ready is None else map_outputs(Tensor.clone, ready)
 
     def own(self, params: Params, client: str) -> dict[str, float]:
         """Return metric -> value of a model on a person's test samples.
@@ -68,7 +94,7 @@ class Evaluation:
         if data is None or not len(data.test):
             return {}
         with naming(client):
-            scores = scored(self.task, partial(self.outputs, params), data)
+            scores = scored(self.task, partial(self._outputs, params), data)
         # In a deployment only the client can score a constant prediction on its samples.
         if not self.all_here:
             scores = {**scores, **self.constant(client, data)}
@@ -83,7 +109,7 @@ class Evaluation:
             return {}
         with naming(client):
             on_validation = replace(data, test=data.val)
-            return scored(self.task, partial(self.outputs, params), on_validation)
+            return scored(self.task, partial(self._outputs, params), on_validation)
 
     def constant(self, client: str, data: Splits) -> dict[str, float]:
         """Score a person's best constant prediction by the task's headline metric.

@@ -30,7 +30,7 @@ from vergence.engine.secure_sums import SecureSum
 from vergence.engine.split_session import UNFIT
 from vergence.engine.storage.client_states import ClientStateIndex
 from vergence.engine.virtual_clock import VirtualClock, waves
-from vergence.engine.workers.pools import WorkerPool
+from vergence.engine.workers.pools import InProcess, WorkerPool
 from vergence.errors import ConfigError
 from vergence.privacy.hooks import LEFT_OUT, ServerHooks
 from vergence.wire.size import bytes_of_arrays
@@ -40,6 +40,9 @@ SERVE = "serve"
 # Enough groups to keep all workers busy to the end, few enough that adding their sums up costs
 # little. The number is fixed because the grouping decides the last bits of a sum.
 GROUPS = 64
+# Their models are in memory at the same time.
+TOGETHER = 16
+"""People whom a single process evaluates together."""
 
 
 @dataclass
@@ -463,7 +466,9 @@ class ClientExchange:
                 p: replace(m, trees={**m.trees, **server_part}) for p, m in messages.items()
             }
         tasks = [ClientTask(p, messages[p], self.clients.file(p)) for p in people]
-        groups = lengths([1.0] * len(tasks), -(-len(tasks) // GROUPS), False)
+        # One process need not divide people up, and on a GPU their outputs are computed together.
+        length = TOGETHER if isinstance(self.pool, InProcess) else -(-len(tasks) // GROUPS)
+        groups = lengths([1.0] * len(tasks), length, False)
         metrics: dict[str, dict[str, Mapping[str, float]]] = {}
         batch = TaskBatch("evaluate", tasks, groups, points=points)
         for result in self._results(batch, lambda _: None).values():
