@@ -170,8 +170,13 @@ def test_a_step_is_recorded_once_per_shape_and_kind(monkeypatch, device):
 def test_threads_that_record_at_once_collect_no_garbage_meanwhile_and_all_of_it_after(monkeypatch):
     """The recorder's code; CUDA's part of it is left out."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
-    collected = []
+    modes, collected = [], []
+
+    def graph(*_, stream, capture_error_mode):
+        modes.append(capture_error_mode)
+        return nullcontext(stream)
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
 
     def record(number):
         recorder = CudaGraphRecorder(torch.device("cpu"))
@@ -188,6 +193,8 @@ def test_threads_that_record_at_once_collect_no_garbage_meanwhile_and_all_of_it_
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(record, range(4)))
         assert collected == [False] * 4
+        # Else what one thread does with a GPU ends the recording of another.
+        assert modes == ["thread_local"] * 4
         assert gc.isenabled()
     finally:
         gc.enable()

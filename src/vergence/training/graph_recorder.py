@@ -48,7 +48,9 @@ class CudaGraphRecorder:
             collecting = gc.isenabled()
             gc.disable()
             try:
-                with torch.cuda.graph(graph, stream=self.stream):
+                # Another thread may write a checkpoint meanwhile, or page-lock memory for it.
+                mode = "thread_local"
+                with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=mode):
                     work()
             finally:
                 if collecting:
