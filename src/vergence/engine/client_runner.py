@@ -67,7 +67,10 @@ class ClientRunner:
         sums: secure sums. With them, a reply that the server may only see in a sum leaves the
             client as a vector of integers. None: no secure sums.
         channel: what messages, replies and states pass through, such as a conversion to bytes.
+        prepares: whether people may be evaluated together.
     """
+
+    prepares = True
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class ClientRunner:
         """Carry out group `number` of a batch, and add its replies to the empty sum `whole`."""
         tasks = batch.group(number)
         if batch.kind == "evaluate":
-            if self.worker.prepares:
+            if self.prepares and self.worker.prepares:
                 states = [self.state_of(task) for task in tasks]
                 return GroupResult(self.worker.evaluate_all(tasks, states, batch.points), whole)
             scores = [self.measure(task, self.state_of(task), batch.points) for task in tasks]

@@ -50,6 +50,9 @@ class LabRunner(ClientRunner):
         sums: secure sums over labs; None: the server sees each lab's sum.
     """
 
+    # A person's state is part of its lab's.
+    prepares = False
+
     def __init__(
         self,
         silos: Silos,
