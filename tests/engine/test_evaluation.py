@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.engine.toys import STAMP
+from vergence.core.aggregation import Sum
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.local_training import LocalTraining
@@ -16,10 +17,13 @@ from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.engine.client_executor import ClientExecutor, LocalData
+from vergence.engine.client_runner import ClientRunner
 from vergence.engine.evaluation import GUESS
-from vergence.engine.records import ClientState, ClientTask
+from vergence.engine.lab_runner import LabRunner
+from vergence.engine.records import ClientState, ClientTask, TaskBatch
 from vergence.engine.round_loop import Plan, run_rounds
-from vergence.engine.storage.client_states import ClientStateIndex
+from vergence.engine.silos import Silos
+from vergence.engine.storage.client_states import ClientStateIndex, ClientStateStore
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.engine.workers.pools import InProcess
 from vergence.methods.fedavg import FedAvg
@@ -186,6 +190,24 @@ def test_who_is_evaluated_alone(monkeypatch):
     monkeypatch.setattr(worker, "hooks", ())
     monkeypatch.setattr(worker, "graphed", None)
     assert not worker.prepares
+
+
+def test_people_of_a_lab_are_evaluated_one_by_one(tmp_path, monkeypatch):
+    """Their states are parts of the lab's."""
+    worker = on_a_gpu(FedAvg())
+    together = worker.evaluate_all
+    calls: list[int] = []
+    monkeypatch.setattr(
+        worker, "evaluate_all", lambda *rest: calls.append(len(rest[0])) or together(*rest)
+    )
+    store = ClientStateStore(tmp_path, 0, ())
+    tasks = [task_of(client, of(2.0, 1.0)) for client in "ab"]
+    batch = TaskBatch("evaluate", tasks, [2], points=("P0",))
+    labs = Silos({"lab": ("a", "b")})
+    plain = ClientRunner(worker, store).carry_out(batch, 0, Sum()).results
+    assert calls == [2]
+    assert LabRunner(labs, worker, store).carry_out(batch, 0, Sum()).results == plain
+    assert calls == [2]
 
 
 def columns(tmp_path, method, pool_factory=None):
