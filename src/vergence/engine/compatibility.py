@@ -502,7 +502,7 @@ WITH_METHODS = (
     Incompatibility(
         "a lossy codec",
         "split learning",
-        "{name} serves clients batch by batch, on the CPU and in fp32; leave out wire, and set "
+        "{name} serves clients batch by batch; leave out wire, and set "
         "the method's `number`",
     ),
     Incompatibility(

@@ -56,7 +56,7 @@ class Plan(NamedOptions):
             or GPU has instructions for it and the network gains from them; else it is `fp32`. This
             choice, too, is kept with the run.
         device: `cpu`, `cuda`, `cuda:N`, or `auto`, which is a GPU if torch sees one. A GPU that is
-            asked for by name is refused for methods that also need the processor.
+            asked for by name is refused with Ray and `privacy.cut`, which train on the processor.
         workers: number of worker processes; 0: one per core, or with the engine `ray` one per CPU
             that Ray has. The number does not change results.
         evaluate_every: rounds between evaluations; 0: at the end only.
