@@ -502,8 +502,7 @@ WITH_METHODS = (
     Incompatibility(
         "a lossy codec",
         "split learning",
-        "{name} serves clients batch by batch; leave out wire, and set "
-        "the method's `number`",
+        "{name} serves clients batch by batch; leave out wire, and set the method's `number`",
     ),
     Incompatibility(
         "a stock Flower app",

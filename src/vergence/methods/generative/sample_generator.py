@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from vergence.core.data import Batch, Samples
 from vergence.core.params import Layout
+from vergence.core.serialization import CPU
 from vergence.core.stages import SMASHED, Piece, pieces, reads_side_inputs, stages_of
 from vergence.core.tags import LATER
 from vergence.core.task import Model, Task
@@ -224,12 +225,12 @@ def labelled_batch(judge: Piece, samples: Tensor, kinds: Tensor) -> Batch:
 
 def judge_outputs(judge: Piece, flat: Tensor, samples: Tensor) -> Tensor:
     """Return the output for samples of a frozen network with the parameters `flat` `[n]`."""
-    layout, net = frozen_classifier(judge)
+    layout, net = frozen_classifier(judge, samples.device)
     return functional_call(net, {n: layout.view(flat, n) for n in layout.names}, samples)
 
 
 @lru_cache(maxsize=8)
-def frozen_classifier(judge: Piece) -> tuple[Layout, nn.Module]:
+def frozen_classifier(judge: Piece, device: torch.device = CPU) -> tuple[Layout, nn.Module]:
     """Return the classifier's layout, and its network in evaluation mode without gradients."""
     module = judge.module().eval()
-    return Layout.of(module), module.requires_grad_(False)
+    return Layout.of(module), module.requires_grad_(False).to(device)
