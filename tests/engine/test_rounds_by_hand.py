@@ -11,6 +11,7 @@ import torch
 
 from vergence.core.aggregation import Sum
 from vergence.core.conversation import NoReplyCounted
+from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, SealedReply, SealedTree
 from vergence.core.method import Exposure
 from vergence.core.params import Params
@@ -486,6 +487,52 @@ def test_a_sum_of_sums_is_that_of_all():
     whole.merge(part)
     whole.merge(part)
     assert (whole.count, whole.weights["model"]) == (2, 4.0)
+
+
+def masked(*bits: bool, weight: Params | Mask | None = None) -> SealedReply:
+    """Return a reply of ones, of which those with a true bit are sent."""
+    mask = Mask(torch.tensor(bits), MODEL.layout)
+    total = mask.keep(Params.named(w=torch.ones(2)))
+    return SealedReply(0, {"model": SealedTree(total, weight or mask)}, {})
+
+
+def test_masks_are_counted_in_bytes_until_these_are_full():
+    """300 replies have both entries or the second alone, then one weighs its entries itself."""
+    whole, part = Sum(), Sum()
+    for place in range(300):
+        whole.add(masked(place % 2 == 0, True))
+        assert (whole.weights["model"].flat.dtype == torch.uint8) == (place < 255)
+    assert whole.weights["model"].flat.tolist() == [150.0, 300.0]
+    # A client's own bytes are no counts: two of them would overflow.
+    bytes_ = Params.named(w=torch.tensor([200, 100], dtype=torch.uint8))
+    for _ in range(2):
+        part.add(masked(True, True, weight=bytes_))
+    part.add(masked(True, False))
+    assert part.weights["model"].flat.tolist() == [401.0, 200.0]
+    whole.merge(part)
+    means = whole.aggregate({}, {})
+    assert means.weights["model"].flat.tolist() == [551.0, 500.0]
+    assert means.totals["model"].flat.tolist() == [153.0, 302.0]
+
+
+def test_a_sum_of_one_reply_is_copied_before_it_grows():
+    reply, new, whole = masked(True, False), torch.empty, Sum()
+    one, shared = Sum(), Sum(lambda n, dtype: new(n, dtype=dtype))
+    for each in (one, shared):
+        each.add(reply)
+    total = reply.trees["model"].total.flat
+    assert one.totals["model"].flat is total
+    assert shared.totals["model"].flat is not total
+    whole.merge(one)
+    # The first reply's memory is its sender's, who may use it for a later one.
+    assert whole.totals["model"].flat is not total
+    assert one.aggregate({}, {}).totals["model"].flat is not total
+    assert one.aggregate({}, {}).weights["model"].flat.dtype == torch.float32
+    for each in (one, shared, whole):
+        each.add(reply)
+        assert each.totals["model"].flat.tolist() == [2.0, 0.0]
+        assert each.aggregate({}, {}).weights["model"].flat.tolist() == [2.0, 0.0]
+    assert total.tolist() == [1.0, 0.0]
 
 
 @dataclass(frozen=True)

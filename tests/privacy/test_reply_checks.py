@@ -46,6 +46,8 @@ def said(total, weight=1.0, exposed=NUMBER, offered=None, metrics=None, round=3,
         (params(1.0, 0.0), {"weight": params(0.5, 0.0), "exposed": EACH}),
         (params(1.0, 3e38), {"weight": params(0.5, 1.0), "exposed": EACH}),
         (params(3e38, 0.0), {"weight": 1.0}),
+        # Their sum is infinite.
+        (params(3e38, 3e38), {"weight": 1.0}),
     ],
 )
 def test_replies_that_count(total, options):
@@ -76,6 +78,7 @@ def test_replies_that_count(total, options):
         ),
         (params(1.0, math.nan), {}, "finite: 'a' holds NaN or infinity"),
         (params(-math.inf, 1.0), {}, "finite: 'a' holds NaN or infinity"),
+        (params(-math.inf, math.inf), {}, "finite: 'a' holds NaN or infinity"),
         (params(1.0, 2.0), {"weight": -1e-9}, "weight: 'a' claims a weight outside [0, 1e+09]"),
         (params(1.0, 2.0), {"weight": 1e9 + 1}, "weight: 'a' claims a weight outside"),
         (params(1.0, 2.0), {"weight": math.nan}, "weight: 'a' claims a weight outside"),

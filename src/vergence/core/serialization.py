@@ -27,7 +27,7 @@ from torch import Tensor
 
 from vergence.core.files import JsonObject, parse_json
 from vergence.core.masks import Mask
-from vergence.core.params import Layout, Params, read_numbers
+from vergence.core.params import Layout, Params, quickly_finite, read_numbers
 from vergence.core.tags import field_tags, tag
 from vergence.errors import ConfigError, StateError
 
@@ -408,7 +408,7 @@ def equal_states(a: object, b: object) -> bool:
 
 def is_finite(*arrays: Tensor) -> bool:
     """True if no entry of these arrays is NaN or infinite."""
-    some = (array for array in arrays if array.is_floating_point() and array.numel())
+    some = (a for a in arrays if a.is_floating_point() and a.numel() and not quickly_finite(a))
     # The extremes are NaN if any entry is, and need no mask as large as the array.
     extremes = [extreme for array in some for extreme in torch.aminmax(array)]
     return all(map(math.isfinite, read_numbers(extremes)))

@@ -118,7 +118,8 @@ class LabRunner(ClientRunner):
             why = f"{QUARANTINED}of nobody in it a reply counts, as of the first: {reasons[0]}"
             return TurnResult(replace(result, status=why), None, before)
         metrics = {name: float(np.mean(values)) for name, values in values_of.items()}
-        trees = {n: SealedTree(total, whole.weights[n]) for n, total in whole.totals.items()}
+        sums = whole.aggregate({}, {})
+        trees = {n: SealedTree(total, sums.weights[n]) for n, total in sums.totals.items()}
         reply = SealedReply(task.message.round, trees, metrics)
         return TurnResult(result, reply, ClientState(LabState(states), before.known_masks))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from vergence.core.masks import Mask, equal_to
 from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.method import Exposure, Method
-from vergence.core.params import Params, read_numbers
+from vergence.core.params import Params, quickly_finite, read_numbers
 
 HEAVIEST = 1e9
 """The largest weight a reply may claim: a billion examples."""
@@ -83,7 +83,7 @@ class _Limits(NamedTuple):
     """Smallest and largest numbers of a tree; both are NaN if any is NaN.
 
     Attributes:
-        values: of the entries.
+        values: of the entries; zeros if the entries are finite and nothing else is asked.
         weights: of the weights.
         quotients: of entries divided by their weights; entries of weight 0 are not divided.
         declared: whether the weight has the type that the method declares, or reveals less: a
@@ -99,7 +99,9 @@ class _Limits(NamedTuple):
 def _limits(tree: SealedTree, exposed: Exposure) -> _Limits:
     """Return the limits of a tree; from a GPU they are read all at once."""
     total, weight = tree.total.flat, tree.weight
-    values = _extremes(total)
+    # A weight of 1 or more enlarges no value.
+    small = not isinstance(weight, Mask | Params) and 0 < weight < 1
+    values = (0.0, 0.0) if not small and quickly_finite(total) else _extremes(total)
     weights, quotients, declared = (0.0, 1.0), (), exposed.weight != "number"
     if isinstance(weight, Params):
         weights, by = _extremes(weight.flat), torch.where(weight.flat > 0, weight.flat, 1)
@@ -110,8 +112,7 @@ def _limits(tree: SealedTree, exposed: Exposure) -> _Limits:
             declared = 1 - _extremes((~alike).view(torch.uint8))[1]
     elif not isinstance(weight, Mask):
         weights, declared = (float(weight), float(weight)), True
-        # A weight of 1 or more enlarges no value.
-        if 0 < weight < 1:
+        if small:
             quotients = [value / weight for value in values]
     *numbers, last = read_numbers([*values, *weights, *quotients, declared])
     return _Limits(numbers[:2], numbers[2:4], numbers[4:], bool(last))
