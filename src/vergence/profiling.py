@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
+from threading import get_ident
 from typing import Any
 
 PHASES: Mapping[str, str] = {
@@ -59,7 +60,7 @@ class Profile:
         self.wall: dict[Key, float] = defaultdict(float)
         self.cpu: dict[Key, float] = defaultdict(float)
         self.workers: dict[str, float] = defaultdict(float)
-        self.method, self.running = "", running
+        self.method, self.running, self.thread = "", running, get_ident()
         self.at = time.perf_counter(), time.process_time()
 
     def _stop(self) -> None:
@@ -162,8 +163,11 @@ def stop() -> None:
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Count the block for a phase, where there is a profile."""
-    return OFF if active is None else active.phase(name)
+    """Count the block for a phase, where there is a profile.
+
+    A thread beside the one that began the profile counts for the phase that runs there.
+    """
+    return OFF if active is None or active.thread != get_ident() else active.phase(name)
 
 
 def method(label: str) -> AbstractContextManager[None]:

@@ -110,7 +110,7 @@ class AnsweringClient(JoinedNode):
             side.client,
             plan=plan,
             channel=channel,
-            every=plan.checkpoint_every,
+            every=1 if plan.checkpoint_every == "auto" else plan.checkpoint_every,
             identity=party_identity(self.folder, note, self.sign),
             admit_turn=TeacherQuota(self.folder, side.answers_in_all, side.answers_a_minute).count,
         )

@@ -62,7 +62,11 @@ class Plan(NamedOptions):
         evaluate_every: rounds between evaluations; 0: at the end only.
         evaluate_people: number of people who are evaluated, the same people each time; 0:
             everybody.
-        checkpoint_every: rounds between checkpoints; 0: at the end only.
+        checkpoint_every: rounds between checkpoints; 0: at the end only. `auto` is 1 for networks
+            of at most four million numbers; a larger one has a checkpoint every
+            `checkpoint_seconds`, and in a deployment after every round.
+        checkpoint_seconds: seconds after which a checkpoint is due at the end of a round, besides
+            those of `checkpoint_every`; 0: none is. With `checkpoint_every` = 0 there is none.
         points: evaluation points, that is, which models are evaluated for each person. P0 is the
             model with which the client predicts after the round's download, P1 the model after
             local training, P2 the server's model.
@@ -86,7 +90,8 @@ class Plan(NamedOptions):
     workers: Annotated[int, Ge(0)] = 0
     evaluate_every: Annotated[int, Ge(0)] = 5
     evaluate_people: Annotated[int, Ge(0)] = 0
-    checkpoint_every: Annotated[int, Ge(0)] = 1
+    checkpoint_every: Annotated[int, Ge(0)] | Literal["auto"] = "auto"
+    checkpoint_seconds: Annotated[float, Ge(0)] = 30.0
     points: tuple[Point, ...] = ("P0",)
     presence: Participation = field(default_factory=Participation)
     delivery: Delivery = Delivery()
@@ -160,6 +165,16 @@ class Plan(NamedOptions):
         """Return whether people are evaluated after `done` rounds; always true after the last."""
         every = self.evaluate_every
         return done == self.rounds or (bool(every) and done % every == 0)
+
+    def checkpoint_due(self, done: int, large: bool, seconds: float) -> bool:
+        """Return whether a checkpoint is due after `done` rounds, `seconds` after the last one.
+
+        `large` says whether the network has more than four million numbers, and whoever runs it may
+        repeat rounds, as no client of a deployment can.
+        """
+        every = (0 if large else 1) if self.checkpoint_every == "auto" else self.checkpoint_every
+        timed = bool(self.checkpoint_every and self.checkpoint_seconds)
+        return bool(every and done % every == 0) or (timed and seconds >= self.checkpoint_seconds)
 
     @property
     def needed_evaluations(self) -> int:

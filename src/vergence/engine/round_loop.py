@@ -62,6 +62,9 @@ from vergence.privacy.hooks import ServerHooks
 from vergence.training.device import products_in, room_on
 from vergence.wire.codecs import Compression
 
+# A larger state takes longer to hash and to write than a thread takes to start.
+LARGE = 4_000_000
+"""Number of a network's parameters above which a thread writes checkpoints."""
 UPLOAD = "upload"
 """Name in turns.csv for the raw data that are sent to a data centre."""
 Tick = Callable[["RoundSummary"], object]
@@ -170,7 +173,7 @@ def run_rounds(
     else:
         pool, index = pool_factory(runner)
     exchange = setup.exchange(pool, index, solving.chunk, sums, hooks)
-    with closing(pool), products_in(solving.precision):
+    with closing(pool), products_in(solving.precision), folder.writing():
         return RoundLoop(setup, exchange, executor, tick, begin).run(store)
 
 
@@ -385,6 +388,9 @@ class RoundLoop:
         )
         self.federation, self.trained_on = setup.federation, setup.trained_on
         self.people: Mapping[str, Mapping[str, float]] = {}
+        self.saved = time.monotonic()
+        # In a deployment every round is on the disk before the next begins.
+        self.large = self.executor.solver.layout.n > LARGE and not self.folder.elsewhere
         self.best: Checkpoint | None = None
         self.caution = ""
 
@@ -486,11 +492,13 @@ class RoundLoop:
             server = self.converse(talk, server, at, points)
         self.caution = self.method.caution(before, server)
         self.report(at + 1, server, time.perf_counter() - began)
-        every = self.plan.checkpoint_every
+        due = self.plan.checkpoint_due(at + 1, self.large, time.monotonic() - self.saved)
         last = at + 1 == self.folder.last_round(self.task.seed, self.plan.rounds)
         best = self.best is not None and self.best.round == at + 1
-        if every and ((at + 1) % every == 0 or last or best):
+        if self.plan.checkpoint_every and (due or last or best):
             self.save(at + 1, server)
+        # An error of the thread that writes the last checkpoint ends the run now.
+        self.folder.wait(0)
         return server
 
     def converse(
@@ -686,11 +694,11 @@ class RoundLoop:
         """Write a checkpoint; with a fingerprint `sha`, the last checkpoint of a finished seed."""
         virtual_clock = self.exchange.virtual_clock if sha is None else None
         engine_state = {} if virtual_clock is None else virtual_clock.engine_state()
-        best = None if self.best is None else self.best.round
-        self.exchange.clients.settle()
-        self.folder.save(
-            self.task.seed, done, server, self.exchange.clients, sha, engine_state, best
-        )
+        best, self.saved = None if self.best is None else self.best.round, time.monotonic()
+        # What is late on a virtual clock changes in place.
+        background = self.large and sha is None and virtual_clock is None
+        index, seed = self.exchange.clients, self.task.seed
+        self.folder.save(seed, done, server, index, sha, engine_state, best, background)
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:

@@ -321,6 +321,13 @@ class ClientStateIndex(Mapping[str, Any]):
         for entries in (self.filed, self.changed, self.best):
             self.store.settle(entries)
 
+    def take_changes(self) -> StateChanges:
+        """Return what a checkpoint writes of the states; later changes belong to the next one."""
+        self.settle()
+        taken = StateChanges(self, dict(self.filed), self.changed, self.passed)
+        self.changed, self.passed = {}, []
+        return taken
+
     def pin(self) -> None:
         """Record that a new checkpoint names the present files; replaced files become spare."""
         self.spares += self.passed
@@ -345,3 +352,24 @@ class ClientStateIndex(Mapping[str, Any]):
     def shares(self) -> list[float]:
         """Return the fraction of personal parameters for each client that has a mask."""
         return [entry.share for entry in self.filed.values() if entry.share is not None]
+
+
+@dataclass(frozen=True)
+class StateChanges:
+    """Clients' states at the beginning of a checkpoint, which is written while the run goes on.
+
+    Attributes:
+        index: the index of the states.
+        filed: client -> reference to the file of its state.
+        changed: client -> reference, for states that changed since the checkpoint before.
+        replaced: files of replaced states that the checkpoint before still names.
+    """
+
+    index: ClientStateIndex
+    filed: Mapping[str, StateRef]
+    changed: Mapping[str, StateRef]
+    replaced: list[str]
+
+    def release(self) -> None:
+        """Let replaced files be overwritten, once the new checkpoint is complete."""
+        self.index.spares += self.replaced

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 from vergence import profiling
@@ -23,7 +24,7 @@ from vergence.core.files import JsonObject, parse_json, part_of, saving, settle
 from vergence.core.local_training import Precision
 from vergence.core.serialization import Packed, digest, memory_allowance, quick_digest, unpack
 from vergence.engine.storage.checkpoint_validation import MEND, alike, fits, wrong
-from vergence.engine.storage.run_tables import OPTIONAL, TABLES, TableFiles
+from vergence.engine.storage.run_tables import OPTIONAL, TABLES, Marks, TableFiles
 from vergence.engine.storage.state_journal import (
     JournalPosition,
     StateJournal,
@@ -34,7 +35,7 @@ from vergence.errors import StateError
 from vergence.privacy.release_log import BOOKS, FOLDER
 
 if TYPE_CHECKING:
-    from vergence.engine.storage.client_states import ClientStateIndex
+    from vergence.engine.storage.client_states import ClientStateIndex, StateChanges
 
 
 LAST = ("round", "files", "best", "tables", "digests")
@@ -100,6 +101,9 @@ class RunDirectory:
     _engine_state: dict[str, object] = field(default_factory=dict)
     _journal: StateJournal | None = None
     _spare: Path | None = None
+    _writer: Thread | None = None
+    _failure: list[BaseException] = field(default_factory=list)
+    _marks: Marks = field(default_factory=dict)
     _merged: list[Path] = field(default_factory=list)
     _tables: TableFiles = field(init=False)
 
@@ -157,6 +161,7 @@ class RunDirectory:
 
     def stop(self, seed: int, round: int, reason: str) -> None:
         """End a seed after a round; the next checkpoint records it."""
+        self.wait()
         stopped = self.manifest.get("stopped", {})
         self.manifest["stopped"] = {**stopped, str(seed): [round, reason]}
 
@@ -180,8 +185,11 @@ class RunDirectory:
         fingerprint: str | None = None,
         engine_state: Mapping[str, object] | None = None,
         best_round: int | None = None,
+        background: bool = False,
     ) -> None:
         """Replace the checkpoint; kill -9 at any moment leaves either the old or the new one.
+
+        An earlier checkpoint that is still being written is waited for, and its error is raised.
 
         Args:
             seed: seed of the run.
@@ -192,15 +200,72 @@ class RunDirectory:
             engine_state: name -> part of the engine's own state. Each part has its own file, which
                 is written again only if the part is another object.
             best_round: round to which the run goes back at its end, as it stands; None: it stays.
+            background: whether a thread hashes and writes, while the run goes on. No worker may be
+                forked before `wait`, and the parts of the states must not change in place.
         """
+        self.wait()
+        # Arrays on a GPU come home here: a thread must not, while this one records its steps.
+        known = self._server is server and self.manifest["seed"] == seed
+        data = None if known else Packed(server).chunks()
+        self._server, self._marks = server, self._tables.marks
+        states = clients.take_changes()
+        write = partial(
+            self._save, seed, round, data, states, fingerprint, engine_state or {}, best_round
+        )
+        if background:
+            self._writer = Thread(target=self._in_background, args=[write])
+            self._writer.start()
+        else:
+            write()
+
+    def _in_background(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        # Whoever waits for the thread raises it.
+        except BaseException as error:
+            self._failure.append(error)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until the checkpoint is written that a thread writes, or for some seconds.
+
+        Raises:
+            Unsaved: it could not be written; the checkpoint before it is complete.
+        """
+        if self._writer is not None:
+            self._writer.join(seconds)
+            if not self._writer.is_alive():
+                self._writer = None
+        if self._failure:
+            raise self._failure.pop()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Let the checkpoint that a thread writes be complete when the block is left."""
+        try:
+            yield
+        finally:
+            if self._writer is not None:
+                self._writer.join()
+
+    def _save(
+        self,
+        seed: int,
+        round: int,
+        data: Sequence[memoryview] | None,
+        clients: StateChanges,
+        fingerprint: str | None,
+        engine_state: Mapping[str, object],
+        best_round: int | None,
+    ) -> None:
+        """Write a checkpoint of packed server state `data`; None: it is that of the last one."""
         # New files get new names, then the manifest is replaced in one step, then old files go.
         with saving(self.path), profiling.phase("checkpoints"):
             before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
             # The last round is saved twice, before and after `finish`. Under one name the second
             # would overwrite a file that the first manifest still names.
             name = f"seed{seed}.server.{round if fingerprint is None else 'final'}.safetensors"
-            entry = self._save_server(name, server, before.get("server", ["", ""]))
-            others = self._save_engine_state(seed, round, engine_state or {}, before)
+            entry = self._save_server(name, data, before.get("server", ["", ""]))
+            others = self._save_engine_state(seed, round, engine_state, before)
             journal = self._journal or StateJournal(self.state, seed)
             # Clients that came after the best evaluation have no state any more.
             back = fingerprint is not None and best_round is not None
@@ -214,14 +279,14 @@ class RunDirectory:
                 done = {"fingerprint": fingerprint, "files": files}
                 if self._finish(seed, done, last, best_round):
                     before = best = {}
-                    clients.passed.clear()
+                    clients.replaced.clear()
             elif best_round == round:
                 states = {name: files[name] for name in ("server", "clients")}
                 self.manifest["best"] = {"round": round, "files": states}
             self._replace_manifest()
-            clients.pin()
+            clients.release()
             if fingerprint is not None:
-                clients.clear()
+                clients.index.clear()
             self._leave(best, before)
             if back:
                 self._sweep(f"seed{seed}.*")
@@ -256,14 +321,15 @@ class RunDirectory:
         self._journal = None
         return stays
 
-    def _save_server(self, name: str, server: object, before: Sequence[str]) -> Sequence[str]:
+    def _save_server(
+        self, name: str, data: Sequence[memoryview] | None, before: Sequence[str]
+    ) -> Sequence[str]:
         """Write the server's state to a file of this name, if it is new; return file and digest.
 
         `before` has those of the last checkpoint.
         """
-        if before[0] and self._server is server:
+        if data is None:
             return before
-        data, self._server = Packed(server).chunks(), server
         # A resumed run reads the state anew: it is another object with the same bytes.
         if (sha := digest(*data)) == before[1]:
             return before
@@ -311,7 +377,7 @@ class RunDirectory:
 
     def _replace_manifest(self) -> None:
         """Write the manifest `checkpoint.json`, with the tables' lengths and digests."""
-        self.manifest |= self._tables.marks
+        self.manifest |= self._marks
         # In a deployment all that a checkpoint names must survive a power cut: a client that has
         # gone on cannot go back to an older round.
         if self.elsewhere:
