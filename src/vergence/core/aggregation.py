@@ -141,10 +141,10 @@ class Sum:
         A tree is a named set of parameters. `metrics` holds the values of every metric, one
         per reply; the result holds their means.
         """
-        for name, weight in self.weights.items():
+        for name, total in self.totals.items():
             self._own(name)
-            if _counted(weight):
-                self.weights[name] = self._copy(self.weights[name], self.totals[name].flat.dtype)
+            if _counted(weight := self.weights[name]):
+                self.weights[name] = self._copy(weight, total.flat.dtype)
         totals, weights = dict(self.totals), dict(self.weights)
         for name, params in layouts.items():
             if name not in totals:

@@ -275,7 +275,8 @@ def known_records(*records: type) -> dict[str, type]:
 
 class _Writer:
     def __init__(self) -> None:
-        self.arrays: dict[str, Tensor | bytes] = {}
+        # A mask is packed only when its bytes are asked for: a state may stay in memory.
+        self.arrays: dict[str, Tensor | Mask | bytes] = {}
         self.layouts: list[Layout] = []
 
     def layout(self, layout: Layout) -> int:
@@ -302,7 +303,7 @@ class _Writer:
                 at = self.array(value.flat, path)
                 return {"params": at, "layout": self.layout(value.layout)}
             case Mask():
-                self.arrays[path] = value.packed()
+                self.arrays[path] = value
                 return {"mask": path, "layout": self.layout(value.layout)}
             case Tensor():
                 return {"tensor": self.array(value, path)}
@@ -320,10 +321,11 @@ class _Writer:
         raise StateError(f"a state cannot hold a {type(value).__name__} (at {path})")
 
 
-def _body(array: Tensor | bytes) -> tuple[str, list[int], memoryview]:
-    """Return an array's type name in safetensors, its shape, and its bytes without a copy."""
+def _body(array: Tensor | Mask | bytes) -> tuple[str, list[int], memoryview]:
+    """Return an array's type name in safetensors, its shape, and its bytes; only masks are new."""
     if isinstance(array, bytes):
         return "U8", [len(array)], memoryview(array)
+    array = array.packed() if isinstance(array, Mask) else array
     part = array.cpu().reshape(-1).view(torch.uint8).numpy().data
     return DTYPES[array.dtype], list(array.shape), part
 

@@ -51,14 +51,15 @@ from vergence.engine.solver_selection import (
 from vergence.engine.storage.client_states import (
     ClientStateIndex,
     ClientStateStore,
-    DeviceStateStore,
+    ResidentStateStore,
 )
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
-from vergence.engine.workers.pools import WorkerPool, worker_pool
+from vergence.engine.workers.pools import InProcess, WorkerPool, worker_pool
 from vergence.errors import ConfigError, StateError
 from vergence.metrics.intervals import with_number
 from vergence.privacy.hooks import ServerHooks
+from vergence.system.memory import available_bytes
 from vergence.training.device import products_in, room_on
 from vergence.wire.codecs import Compression
 
@@ -162,19 +163,36 @@ def run_rounds(
     plain = pool_factory is None and not (hooks or executor.hooks)
     store = ClientStateStore(folder.state, task.seed, records_of(plan, setup.method, task))
     if plain and stays_on(device, setup.method, plan):
-        store = DeviceStateStore(**vars(store) | {"device": device, "room": room_on(device)})
+        store = ResidentStateStore(**vars(store) | {"device": device, "room": room_on(device)})
     runner = runner_for(plan, executor, store, sums)
     # CUDA does not work in forked processes, so one process trains everybody on a GPU.
     most = len(federation.clients) if device.type == "cpu" else 1
     if pool_factory is None:
         # A run without labs enters none of their code (`tests/engine/test_plain_run.py`).
-        index = ClientStateIndex(store, plan.silos.lab_of if plan.silos.labs else {})
         pool = worker_pool(runner, plan, most)
+        if plain and type(pool) is InProcess and stays_here(executor, plan):
+            room = available_bytes() / 4
+            store = runner.store = ResidentStateStore(**vars(store), room=room)
+        index = ClientStateIndex(store, plan.silos.lab_of if plan.silos.labs else {})
     else:
         pool, index = pool_factory(runner)
     exchange = setup.exchange(pool, index, solving.chunk, sums, hooks)
     with closing(pool), products_in(solving.precision), folder.writing():
         return RoundLoop(setup, exchange, executor, tick, begin).run(store)
+
+
+def stays_here(executor: ClientExecutor, plan: Plan) -> bool:
+    """Return whether states stay in main memory of the one process that trains on a CPU.
+
+    Workers share states through files, whose pages the system keeps in memory.
+    """
+    # Others' methods may change a state in place, and a refused reply must leave it as it was.
+    return (
+        executor.solver.layout.n > LARGE
+        and executor.how.device.type == "cpu"
+        and type(executor.method).__module__.startswith("vergence.methods.")
+        and not plan.silos.labs
+    )
 
 
 def records_of(plan: Plan, method: Method, task: Task) -> tuple[type, ...]:

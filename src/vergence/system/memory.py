@@ -1,7 +1,7 @@
 """Memory of the machine and of this process, and the limit on open files.
 
-Used by `deployment.transport.tls`, `engine.workers.pools`, `engine.workers.ray_actors`,
-`engine.workers.shared_memory`, `live.statistics` and `results.write`.
+Used by `deployment.transport.tls`, `engine.round_loop`, `engine.workers.pools`,
+`engine.workers.ray_actors`, `engine.workers.shared_memory`, `live.statistics` and `results.write`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 def machine_bytes() -> int:
     """Return the memory of this machine in bytes; only for systems that can fork."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_bytes() -> int:
+    """Return the main memory that programs may still take, in bytes; 0: unknown."""
+    with suppress(OSError):
+        text = Path("/proc/meminfo").read_text(encoding="utf-8")
+        lines = dict(line.split(":", 1) for line in text.splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    return 0
 
 
 def peak_mb() -> float:

@@ -1,4 +1,7 @@
-"""Checkpoints of large networks: when they are due, and a thread that writes them."""
+"""Checkpoints of large networks: when they are due, and a thread that writes them.
+
+States of a large network's clients stay in memory until a checkpoint needs their files.
+"""
 
 import errno
 import math
@@ -9,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.test_methods import NAMES, build, task_of
 from tests.engine.learners import LOCALS
 from tests.engine.toys import run_toy, table
 from vergence import profiling
 from vergence.core import files
 from vergence.core.files import Unsaved
+from vergence.core.serialization import pack
 from vergence.engine import round_loop
 from vergence.engine.plan import Plan
 from vergence.engine.storage import run_directory
@@ -205,3 +210,49 @@ def test_the_default_saves_what_a_small_run_saved():
     assert Plan().checkpoint_every == "auto"
     assert all(Plan().checkpoint_due(r, large=False, seconds=0.0) for r in range(1, 100))
     assert not Plan(checkpoint_seconds=math.inf).checkpoint_due(7, large=True, seconds=1e9)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(("room", "written"), [(1 << 30, 4), (0, 16)])
+def test_states_of_one_process_stay_in_memory(room, written, tmp_path, monkeypatch):
+    """Four people take four turns each, and the run has one checkpoint."""
+    names, write = [], files.write_whole
+
+    def note(path: Path, *chunks, **more):
+        names.append(path.name)
+        write(path, *chunks, **more)
+
+    plan = {**PLAN, "checkpoint_every": 0}
+    apart = run_toy(tmp_path / "a", METHOD, **plan, workers=2)
+    monkeypatch.setattr(files, "write_whole", note)
+    monkeypatch.setattr(round_loop, "available_bytes", lambda: room)
+    run = run_toy(tmp_path / "b", METHOD, **plan)
+    assert run.fingerprint == apart.fingerprint
+    assert sum(".client." in name for name in names) == written
+    assert [pack(run.clients[c]) for c in run.clients] == [
+        pack(apart.clients[c]) for c in apart.clients
+    ]
+    assert {f.name for f in (tmp_path / "a" / "state").iterdir()} == {
+        f.name for f in (tmp_path / "b" / "state").iterdir()
+    }
+
+
+class Own(FedCPF):
+    """A method of one's own, which may change a state in place."""
+
+
+@pytest.mark.usefixtures("large")
+def test_states_of_a_method_of_ones_own_are_read_from_their_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(round_loop, "available_bytes", None)
+    run_toy(tmp_path, Own(local=LOCALS["plain"]), **PLAN)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_computes_the_same_from_memory(name, tmp_path, monkeypatch):
+    method = build(name)
+    plan = {"people": 4, "rounds": 3, "task": task_of(method), "evaluate_every": 1}
+    run = run_toy(tmp_path / "a", method, **plan)
+    monkeypatch.setattr(round_loop, "LARGE", math.inf)
+    assert run_toy(tmp_path / "b", method, **plan).fingerprint == run.fingerprint

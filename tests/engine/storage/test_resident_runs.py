@@ -165,7 +165,7 @@ def files(path: Path) -> set[str]:
 def test_states_beyond_the_room_go_to_their_files(room, plan, home, tmp_path, monkeypatch):
     """A state has some 80 bytes on the device: none, two or all people's stay there."""
     sizes = []
-    honest = client_states.DeviceStateStore.write
+    honest = client_states.ResidentStateStore.write
 
     def write(self, *rest):
         entry = honest(self, *rest)
@@ -174,7 +174,7 @@ def test_states_beyond_the_room_go_to_their_files(room, plan, home, tmp_path, mo
         sizes.append((len(there), sum(map(client_states._bytes_there, there)), rest[1]))
         return entry
 
-    monkeypatch.setattr(client_states.DeviceStateStore, "write", write)
+    monkeypatch.setattr(client_states.ResidentStateStore, "write", write)
     monkeypatch.setattr(round_loop, "room_on", lambda _: room)
     plan = {"people": 6, "rounds": 7, "evaluate_every": 1, **plan}
     run, _ = stay(tmp_path / "a", FAST, **plan)

@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from vergence import profiling
 from vergence.core import files as disk
 from vergence.core.files import part_of, saving
+from vergence.core.masks import Mask
 from vergence.core.serialization import (
     CPU,
     Packed,
@@ -154,8 +154,8 @@ class ClientStateStore:
 
 
 @dataclass(frozen=True)
-class DeviceStateStore(ClientStateStore):
-    """States that stay on a GPU until a checkpoint needs their files.
+class ResidentStateStore(ClientStateStore):
+    """States that stay in memory, on a GPU or here, until a checkpoint needs their files.
 
     If they are larger than `room`, those that were not read for longest go to their files, whose
     pages the system keeps in main memory as long as it can.
@@ -176,7 +176,7 @@ class DeviceStateStore(ClientStateStore):
     spares: list[str] = field(default_factory=list)
 
     def read(self, file: str, fresh: object = None) -> ClientState:
-        """Return a state from the GPU's memory, or read it from its file."""
+        """Return a state from memory, or read it from its file."""
         if file not in self.waiting:
             return super().read(file, fresh)
         self.waiting[file] = self.waiting.pop(file)
@@ -214,7 +214,9 @@ class DeviceStateStore(ClientStateStore):
             self.used["waiting"] -= _bytes_there(self.waiting.pop(file))
 
     def placed(self, state: State) -> State:
-        """Return a copy of a state on the GPU."""
+        """Return a copy of a state on the GPU; in main memory, the state itself."""
+        if self.device == CPU:
+            return state
         return unpack(pack(state), ClientState, *self.records, device=self.device)
 
     def settle(self, filed: dict[str, StateRef]) -> None:
@@ -234,9 +236,9 @@ class DeviceStateStore(ClientStateStore):
 
 
 def _bytes_there(waiting: tuple[Packed, float | None]) -> int:
-    """Return the bytes of a state on a GPU, where a mask has a byte for each entry."""
-    tensors = [x for x in waiting[0].arrays.values() if isinstance(x, Tensor)]
-    return sum(x.nbytes * (9 if x.dtype == torch.uint8 else 1) for x in tensors)
+    """Return the bytes of a state in memory, where a mask has a byte for each entry."""
+    arrays = [x.bits if isinstance(x, Mask) else x for x in waiting[0].arrays.values()]
+    return sum(len(x) if isinstance(x, bytes) else x.nbytes for x in arrays)
 
 
 NOBODY_IN_LABS: Mapping[str, str] = MappingProxyType({})
