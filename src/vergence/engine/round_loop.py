@@ -714,9 +714,9 @@ class RoundLoop:
         engine_state = {} if virtual_clock is None else virtual_clock.engine_state()
         best, self.saved = None if self.best is None else self.best.round, time.monotonic()
         # What is late on a virtual clock changes in place.
-        background = self.large and sha is None and virtual_clock is None
+        self.folder.background = self.large and virtual_clock is None
         index, seed = self.exchange.clients, self.task.seed
-        self.folder.save(seed, done, server, index, sha, engine_state, best, background)
+        self.folder.save(seed, done, server, index, sha, engine_state, best)
 
 
 def measured(federation: Federation, plan: Plan) -> Sequence[str]:

@@ -91,12 +91,15 @@ class RunDirectory:
         stamp: digests of code and config; a run with other digests cannot resume here.
         manifest: content of the last checkpoint's manifest.
         elsewhere: whether clients, and their states, are on other machines, as in a deployment.
+        background: whether a thread hashes and writes the checkpoints of unfinished seeds, while
+            the run goes on. Parts of states must not change in place then.
     """
 
     path: Path
     stamp: Mapping[str, str]
     manifest: JsonObject = field(default_factory=dict)
     elsewhere: bool = False
+    background: bool = False
     _server: object = None
     _engine_state: dict[str, object] = field(default_factory=dict)
     _journal: StateJournal | None = None
@@ -185,7 +188,6 @@ class RunDirectory:
         fingerprint: str | None = None,
         engine_state: Mapping[str, object] | None = None,
         best_round: int | None = None,
-        background: bool = False,
     ) -> None:
         """Replace the checkpoint; kill -9 at any moment leaves either the old or the new one.
 
@@ -200,8 +202,6 @@ class RunDirectory:
             engine_state: name -> part of the engine's own state. Each part has its own file, which
                 is written again only if the part is another object.
             best_round: round to which the run goes back at its end, as it stands; None: it stays.
-            background: whether a thread hashes and writes, while the run goes on. No worker may be
-                forked before `wait`, and the parts of the states must not change in place.
         """
         self.wait()
         # Arrays on a GPU come home here: a thread must not, while this one records its steps.
@@ -212,7 +212,7 @@ class RunDirectory:
         write = partial(
             self._save, seed, round, data, states, fingerprint, engine_state or {}, best_round
         )
-        if background:
+        if self.background and fingerprint is None:
             self._writer = Thread(target=self._in_background, args=[write])
             self._writer.start()
         else:
