@@ -1,7 +1,8 @@
 """What secure sums cost: CPU seconds at clients, server and aggregators, and bytes.
 
 python -m benchmarks.secure_aggregation [--clients 14] [--words 1827000] [--repeats 3]
-[--cipher aes-256-ctr] [--only WORDS]: prints a Markdown table, of rows whose name holds WORDS.
+[--cipher aes-256-ctr] [--only WORDS]: prints a Markdown table, of rows whose name holds WORDS. On
+a ring a tenth of the clients may collude.
 Updates are random normal numbers, masks keep a fifth of the entries. Seconds are of one thread, the
 least of the repeats; those of a client are the mean over clients and hold quantising, those of a
 server hold reading the sum. Bytes are those of all messages of a client, beside those of its update
@@ -89,11 +90,12 @@ def under_pads(
     sealed: Mapping[str, SealedReply],
     gone: Mapping[str, int],
     cipher: PadCipher = AES,
+    colluders: int | None = None,
 ) -> Clock:
     clock, keys = Clock(), {name: signing_pair() for name in sealed}
     known = {name: pair[1] for name, pair in keys.items()}
     threshold = max(2 * len(sealed) // 3 + 1, LEAST)
-    terms = PairwiseParams("bench", "0", 0, form.words, threshold, form.digest, cipher)
+    terms = PairwiseParams("bench", "0", 0, form.words, threshold, form.digest, cipher, colluders)
     rows = {name: clock.timed(name, form.row, one) for name, one in sealed.items()}
     ends = {
         n: PairwiseClient(n, terms, row, keys[n][0], known, UsedContributions())
@@ -185,13 +187,15 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     whole, masked = (replies(given.clients, given.words, kind) for kind in (False, True))
     half, cipher = replies(given.clients, given.words, False, bits=32), given.cipher
-    late = {"client 03": 2, "client 05": 2}
+    late, tenth = {"client 03": 2, "client 05": 2}, max(1, given.clients // 10)
+    after = dict.fromkeys(late, 3)
     rows = {
         "in clear": lambda: in_clear(whole[1]),
         "pads": lambda: under_pads(*whole, {}, cipher),
         "pads, entry_bits = 32": lambda: under_pads(*half, {}, cipher),
         "pads, 2 vanish before their words": lambda: under_pads(*whole, late, cipher),
-        "pads, 2 vanish after": lambda: under_pads(*whole, dict.fromkeys(late, 3), cipher),
+        "pads, 2 vanish after": lambda: under_pads(*whole, after, cipher),
+        f"pads on a ring, {tenth} collude": lambda: under_pads(*whole, {}, cipher, tenth),
         **{
             f"shares, {k} aggregators": lambda k=k: on_shares(*whole, k, False, {}, cipher)
             for k in (2, 3, 4)

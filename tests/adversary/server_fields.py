@@ -54,6 +54,7 @@ _MESSAGES: Mapping[type, Mapping[str, ServerField]] = {
         box_key=SIGNED,
         pad_key=SIGNED,
         signature="checked by who is shown it, and everybody signs whose keys it was shown",
+        promise="signed by its sender, and checked against the number that is revealed",
     ),
     shares.Opening: _of(
         "agreed",
@@ -104,6 +105,12 @@ _TOLD: Mapping[str, dict[str, ServerField]] = {
     "Delivery": _of(
         "agreed",
         boxes="who shared is signed, and a box opens only with the pair's keys of this attempt",
+        sharers="signed with the keys; a neighbour who shared must have sent a box",
+    ),
+    "Numbers": _of(
+        "agreed",
+        numbers="each client committed to its own before the roster was fixed; the order of the "
+        "ring that follows is signed with the keys",
     ),
     "Survivors": _of(
         "agreed",
@@ -171,7 +178,7 @@ FIELDS: Mapping[type | str, Mapping[str, ServerField]] = {
     },
     **_MESSAGES,
     **{kind: {**_of("agreed", terms=TERMS), **_TOLD[tag(kind)]} for kind in get_args(SumRequest)},
-    PairwiseParams: {},
+    PairwiseParams: {**_of("own", colluders="from the experiment", dropouts="from the experiment")},
     shares.AdditiveParams: {
         **_of(
             "own",

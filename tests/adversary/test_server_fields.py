@@ -16,6 +16,7 @@ from tests.adversary import server_fields
 from tests.adversary.lies import circle, method, opened, question, turn, turns
 from tests.adversary.server_fields import FIELDS, NOTE, SAY
 from tests.engine.toys import table
+from tests.privacy.sums import clients, pairwise, people, random_words
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, quick_digest, unpack
@@ -29,6 +30,7 @@ from vergence.privacy.secure_aggregation.pairwise_messages import (
     Advert,
     Agreements,
     PairwiseParams,
+    RandomNumbers,
     RelayedShares,
     Roster,
     Survivors,
@@ -100,15 +102,18 @@ def test_every_word_of_a_request_has_an_answer():
 
 SUMS = {
     "pads": ("fedavg", SecureAggregationConfig(min_contributors=3)),
+    "ring": ("fedavg", SecureAggregationConfig(min_contributors=3, colluders=1)),
     "shares": (
         "fedcpf",
         SecureAggregationConfig("additive", 3, aggregators=("one", "two", "three")),
     ),
 }
 UNDER_PADS = (Advert, Roster, RelayedShares, Survivors, Agreements)
+ON_RING = ("promise", "numbers", "sharers")
+"""Fields that are empty, or in no message, where everybody has pads with everybody."""
 SUM_MESSAGES = (*server_fields._MESSAGES, *typing.get_args(SumRequest))
 """What is said in a sum, of whatever module; an invitation opens those under pads and on shares."""
-QUICK = ("adverts", "names", "boxes", "signatures", "bits", "opening", "looked")
+QUICK = (*ON_RING, "adverts", "names", "boxes", "signatures", "bits", "opening", "looked")
 """What is lied about in the quick tests; the rest is in the slow ones."""
 MESSAGES = [
     pytest.param(
@@ -122,7 +127,10 @@ MESSAGES = [
     for name, field in FIELDS[kind].items()
     if field.kind in ("agreed", "own")
     for way in SUMS
-    if (way == "pads") == (kind in UNDER_PADS) or kind is Invitation
+    if kind is Invitation
+    or (way == "ring" and (name in ON_RING or kind is RandomNumbers))
+    or (way == "pads" and kind in UNDER_PADS and name not in ON_RING)
+    or (way == "shares" and kind not in (*UNDER_PADS, RandomNumbers))
 ]
 
 
@@ -179,7 +187,7 @@ def test_a_lie_in_a_message_of_a_sum_is_refused(way, kind, name, tmp_path):
     statuses = {row["status"] for row in table(tmp_path / "server", "turns.csv")}
     out = any(status.startswith(("quarantined: ", "lost: ")) for status in statuses)
     # Whoever signed something else than the others is not asked for the last step.
-    silent = way == "pads" and sum(
+    silent = way != "shares" and sum(
         type(e.sum_message).__name__ == "Agreements" for _, e, _ in made.asked
     ) < len(made.names)
     assert refused or out or silent, (
@@ -249,8 +257,8 @@ def test_every_field_that_is_agreed_or_own_is_lied_about():
     lied = {(param.values[1], param.values[2]) for param in MESSAGES}
     for kind in (ClientRequest, Message):
         lied |= {(kind, name) for name in (*NEXT, *AGAIN) if name in FIELDS[kind]}
-    for kind in (SessionParams, AdditiveParams):
-        lied |= {(kind, name) for name in LIES if name in FIELDS[kind]}
+    for kind in (SessionParams, AdditiveParams, PairwiseParams):
+        lied |= {(kind, name) for name in LIES | RING_LIES if name in FIELDS[kind]}
     lied |= {(SAY, name) for name in FACTS}
     assert lied == {
         (kind, name)
@@ -285,6 +293,7 @@ LIES = {
     "count_bits": 4,
     "dealer": "two",
 }
+RING_LIES = {"colluders": 1, "dropouts": 0.2}
 TERMS = sorted({n for kind in (SessionParams, AdditiveParams) for n in FIELDS[kind]})
 FACTS = {"attempt": 8, "request": "0.tune", "about": "00", "threshold": 4, "cipher": "chacha20"}
 
@@ -327,6 +336,15 @@ def test_every_end_makes_its_own_terms(name, tmp_path):
         at.say("one", Invitation(lied.digest))
     with pytest.raises(StateError, match="round: "):
         at.say("p00", Openings(lied.digest, ()))
+
+
+@pytest.mark.parametrize("name", RING_LIES)
+def test_every_client_makes_its_own_terms_of_a_ring(name):
+    assert set(RING_LIES) == set(FIELDS[PairwiseParams])
+    terms = pairwise(5, colluders=2)
+    client = clients(terms, {p: random_words(3) for p in people(5)})["p00"]
+    with pytest.raises(StateError, match="round: "):
+        client.answer(Invitation(replace(terms, **{name: RING_LIES[name]}).digest))
 
 
 @pytest.mark.parametrize("name", sorted(FIELDS[SAY]))

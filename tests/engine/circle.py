@@ -108,7 +108,10 @@ class Circle:
     def ask(self, client: str, request: bytes) -> bytes:
         what = unpack(request, ClientRequest)
         if what.sum_message is not None:
-            steps = ON_SHARES if self.privacy.aggregators else STEPS
+            policy = self.privacy.aggregation
+            on_ring = policy is not None and policy.colluders is not None
+            pads = (*STEPS[:2], "Numbers", *STEPS[2:]) if on_ring else STEPS
+            steps = ON_SHARES if self.privacy.aggregators else pads
             step = steps.index(tag(type(what.sum_message)))
             if self.gone(client, step, what.message.round):
                 raise ClientLost("vanished")

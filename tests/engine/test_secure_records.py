@@ -32,7 +32,7 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.secure_aggregation.additive import Aborted
-from vergence.privacy.secure_aggregation.pairwise import colluders
+from vergence.privacy.secure_aggregation.pairwise import STEPS, colluders
 
 SENT = Exposure("each", down=("a",))
 
@@ -211,7 +211,7 @@ class Attempts:
     def server(self, terms, keys):
         step, answered, refused = self.attempts.pop(0)
         self.asked.append("".join(keys))
-        return SimpleNamespace(answers=set(answered), refused=refused, step=step)
+        return SimpleNamespace(answers=set(answered), refused=refused, step=step, kinds=STEPS)
 
     def hold(self, server, ask):
         if server.step is not None:
@@ -252,7 +252,7 @@ def test_attempts_at_a_sum_go_on_with_those_who_are_left(attempts, asked, count,
 
 
 def test_after_the_last_step_there_is_no_other_attempt(monkeypatch):
-    last = len(secure_sum_attempts.STEPS) - 1
+    last = len(STEPS) - 1
     played = Attempts(monkeypatch, (last, "abcd", {}), (None, "abcd", {}))
     opened = played.total("abcde")
     assert played.asked == ["abcde"]
@@ -293,7 +293,7 @@ def test_the_size_of_what_is_sent_is_named_in_megabytes(bits, halves, name, how,
         return SimpleNamespace(words=words[verb])
 
     monkeypatch.setattr(secure_aggregation, "smallest", lambda _: SimpleNamespace(form=form))
-    policy = SimpleNamespace(name=name, entry_bits=bits)
+    policy = SimpleNamespace(name=name, entry_bits=bits, colluders=None)
     method = SimpleNamespace(exposure=words, offer=lambda *_: {}, server=lambda _: None)
     run = SimpleNamespace(method=method, task=None)
     said = SecureSumProtection(Plan(), policy)._sizes(run)

@@ -31,6 +31,7 @@ PADS, SHARES = (
     Privacy(aggregation=SecureAggregationConfig("additive")),
 )
 KINDS = pytest.mark.parametrize("privacy", [PADS, SHARES], ids=["pads", "shares"])
+RING = Privacy(aggregation=SecureAggregationConfig(min_contributors=3, colluders=1))
 REFUSED = {
     "centralised": "collects everybody's data",
     "fedpac": "every single reply to 'share'",
@@ -46,6 +47,12 @@ REFUSED = {
 HALF = Privacy(aggregation=SecureAggregationConfig(range=8.0, weight=1000.0, entry_bits=32))
 MASKED = ("fedcpf", "fedselect", "ifca")
 QUICK = ("fedavg", "fedcpf", "fedadam", "scaffold", "splitfed")
+
+
+def test_a_ring_gives_the_simulators_bits(tmp_path):
+    here = run(FedAvg(), tmp_path / "here", rounds=2, privacy=RING)[1]
+    there = run(FedAvg(), tmp_path / "there", rounds=2, privacy=RING, engine="bytes")[1]
+    assert there.fingerprint == here.fingerprint
 
 
 @KINDS

@@ -32,7 +32,7 @@ from vergence.privacy.secure_aggregation.additive import Contributor
 from vergence.privacy.secure_aggregation.additive_messages import Openings
 from vergence.privacy.secure_aggregation.client_checkpoint import Pending, pending, resume
 from vergence.privacy.secure_aggregation.packing import Words
-from vergence.privacy.secure_aggregation.pairwise import STEPS, PairwiseClient
+from vergence.privacy.secure_aggregation.pairwise import PairwiseClient
 from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams, RelayedShares
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
 from vergence.privacy.secure_aggregation.session import Invitation, UsedContributions, contribution
@@ -176,7 +176,7 @@ class SecureSumClient:
             resume(client, before)
         answer: SumAnswer = client.answer(message)
         after = pending(client)
-        if after.step < len(STEPS):
+        if client.steps:
             write_whole(self.attempt, pack(after), lasting=self.lasting, secret=True)
         else:
             self.attempt.unlink(missing_ok=True)

@@ -23,19 +23,16 @@ from vergence.privacy.secure_aggregation import additive_messages as shares
 from vergence.privacy.secure_aggregation.additive import Aggregator, Contributor
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
 from vergence.privacy.secure_aggregation.packing import Words
-from vergence.privacy.secure_aggregation.pairwise import (
-    STEPS,
-    PairwiseClient,
-    PairwiseServer,
-    converse,
-)
+from vergence.privacy.secure_aggregation.pairwise import PairwiseClient, PairwiseServer, converse
 from vergence.privacy.secure_aggregation.pairwise_messages import (
     Advert,
     Agreed,
     Agreements,
     Masked,
     PairwiseParams,
+    RandomNumbers,
     RelayedShares,
+    Reveal,
     Roster,
     Shares,
     Survivors,
@@ -60,6 +57,7 @@ ATTEMPTS = 3
 SumRequest = (
     Invitation
     | Roster
+    | RandomNumbers
     | RelayedShares
     | Survivors
     | Agreements
@@ -72,6 +70,7 @@ SumRequest = (
 """Message of the server to a client or an aggregator during a secure sum."""
 SumAnswer = (
     Advert
+    | Reveal
     | Shares
     | Masked
     | Agreed
@@ -210,7 +209,7 @@ def under_pads(
         out |= _missing(clients, present, server.refused)
         # After the last step some clients have unmasked words, and unmask none a second time. Where
         # nobody vanished, another attempt would fail in the same way.
-        if server.step == len(STEPS) - 1 or len(present) == len(clients):
+        if server.step == len(server.kinds) - 1 or len(present) == len(clients):
             return OpenedSum(Sum(), {**dict.fromkeys(clients, f"lost: no sum: {reason}"), **out})
         clients = present
     reason = f"lost: {len(clients)} of {len(names)} are left in the sum, which is not opened"

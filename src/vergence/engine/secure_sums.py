@@ -31,6 +31,7 @@ from vergence.privacy.dp.user_level import UserLevel
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
 from vergence.privacy.secure_aggregation.packing import BITS, Packing, Words, withheld
+from vergence.privacy.secure_aggregation.pairwise import colluders
 from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout, ValueLimits
 from vergence.privacy.secure_aggregation.threshold import MOST_BITS
@@ -222,7 +223,7 @@ class SecureSum:
         asked = (run, question.request, attempt, question.words, threshold, question.about)
         asked = (*asked, self.policy.cipher)
         if self.policy.name == "pairwise":
-            return PairwiseParams(*asked)
+            return PairwiseParams(*asked, self.policy.colluders, self.policy.dropouts)
         names = self.policy.aggregators
         dealer = SERVER if len(names) == 2 else names[-1]
         return AdditiveParams(*asked, names, question.gated, question.count_bits, dealer)
@@ -413,6 +414,14 @@ def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:
             f"privacy.aggregation: {asked} people are asked at once, and a sum is of at least "
             f"{policy.threshold}; ask more"
         )
+    if policy.colluders is not None:
+        few = colluders(asked, policy.threshold)
+        if policy.colluders >= few:
+            raise ConfigError(
+                f"privacy.aggregation: colluders = {policy.colluders}, and {few} of the {asked} "
+                f"people asked suffice a server that lies; take at most {few - 1}, or a larger "
+                "min_contributors"
+            )
     if (user := plan.privacy.user) is not None:
         level = forecast(user, plan, method, people).level
         return SecureSum(policy, people, level, plan.silos.most)

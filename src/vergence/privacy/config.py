@@ -53,6 +53,11 @@ class SecureAggregationConfig:
             `range` and `weight`. A rounding step above 2^-16 is refused.
         cipher: cipher that generates the pads, the same for all parties; `chacha20` suits
             processors without instructions for AES. The sum does not depend on the cipher.
+        colluders: largest number of people who may collude with a server that lies. With it each
+            client has pads with some dozens of neighbours in place of everybody, which is cheaper
+            from about fifty people on; only for `pairwise`. None: pads with everybody.
+        dropouts: with `colluders`, the share of people who may vanish during a sum. If more do, it
+            may not be opened; nothing is revealed.
     """
 
     name: Literal["pairwise", "additive"] = "pairwise"
@@ -64,6 +69,10 @@ class SecureAggregationConfig:
     groups: Annotated[int, Ge(0)] = 0
     entry_bits: Literal[32, 64] = 64
     cipher: PadCipher = "aes-256-ctr"
+    colluders: Annotated[int, Ge(1)] | None = field(default=None, metadata={LATER: True})
+    dropouts: Annotated[float, Interval(ge=0, lt=1 / 3)] = field(
+        default=0.05, metadata={LATER: True}
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self, "privacy.aggregation")
@@ -82,6 +91,10 @@ class SecureAggregationConfig:
             (
                 self.name == "pairwise" and names != type(self).aggregators,
                 "aggregators are for 'additive'; leave them out",
+            ),
+            (
+                self.colluders is not None and self.name != "pairwise",
+                "colluders are for 'pairwise', where pads are shared with neighbours; leave it out",
             ),
         ):
             if wrong:

@@ -15,7 +15,7 @@ from vergence.errors import ConfigError
 from vergence.privacy.config import SecureAggregationConfig
 from vergence.privacy.hooks import ProtectedRun, Statement
 from vergence.privacy.secure_aggregation.packing import BITS
-from vergence.privacy.secure_aggregation.pairwise import STEPS, colluders
+from vergence.privacy.secure_aggregation.pairwise import RING_STEPS, STEPS, colluders
 
 SUBTRACT = "who subtract themselves"
 """Words that describe all other clients in a sum: together they can compute the last reply."""
@@ -54,7 +54,8 @@ class SecureSumProtection(BuiltInProtection):
                 continue
             if form is not None and form.words:
                 sizes.append(f"{8 * form.words / 1e6:.2f} MB [{verb}]")
-        how = f"{len(STEPS)} messages" if policy.name == "pairwise" else "one message"
+        steps = len(STEPS if policy.colluders is None else RING_STEPS)
+        how = f"{steps} messages" if policy.name == "pairwise" else "one message"
         halves = "" if policy.entry_bits == BITS else ", two entries in each,"
         return (
             f"up goes as whole numbers of {BITS} bits{halves} that tell nothing alone: "
@@ -76,18 +77,16 @@ class SecureSumProtection(BuiltInProtection):
             hidden += f"; of an entry that fewer than {least} share, only that it is so"
         if pads:
             others = "another client"
-            few, of, twice = _fewest_colluders(people, least)
+            few, of, twice = _fewest_colluders(people, least, policy.colluders)
             more = f"the server with {few} clients{of}; or all others in a sum, {SUBTRACT}"
             if people and privacy.bounded:
                 more += (
                     f"; to see one {each}'s words, under the same noise, in two sums of a round: "
                     f"the server with {plural(twice, 'client')}"
                 )
-            gone = (
-                "up to a third of those asked may vanish at any time; if more do, those who are "
-                "left begin anew, and where one had helped to open the sum, or too few are left, "
-                "the round counts as nobody's reply"
-            )
+            if policy.colluders is not None:
+                more += "; or the server alone, with a probability of 2^-40 in each sum"
+            gone = _vanishing(policy)
         else:
             names = ", ".join(policy.aggregators)
             others = f"an aggregator ({names})"
@@ -122,6 +121,21 @@ class SecureSumProtection(BuiltInProtection):
         return [Statement("closing table", text, who) for who, text in rows]
 
 
+def _vanishing(policy: SecureAggregationConfig) -> str:
+    """Return the words of a report on clients that vanish from a sum under pads."""
+    ring = policy.colluders is not None
+    return (
+        (
+            f"up to {policy.dropouts:.0%} of those asked may vanish after the ring is drawn; if "
+            "more do, or somebody before"
+            if ring
+            else "up to a third of those asked may vanish at any time; if more do"
+        )
+        + ", those who are left begin anew, and where one had helped to open the sum, or too few "
+        "are left, the round counts as nobody's reply"
+    )
+
+
 def _assumed(method: Method) -> list[tuple[str, str]]:
     """Return a row of a report: what the protocol must assume of the server.
 
@@ -151,25 +165,29 @@ def senders(plan: Plan) -> tuple[str, str]:
     return ("labs", "lab") if plan.silos else ("people", "person")
 
 
-def _fewest_colluders(people: int, least: int) -> tuple[int, str, int]:
+def _fewest_colluders(people: int, least: int, allowed: int | None = None) -> tuple[int, str, int]:
     """Return how few clients suffice to help a malicious server to see one reply.
 
     Args:
         people: number of clients; 0: unknown.
         least: smallest number of clients in a sum.
+        allowed: number of clients against which a ring of neighbours protects; None: no ring.
 
     Returns:
         The number of clients that suffice; the words " of N" if the number N of all clients is
         known; and the number of clients that suffice to get the reply into two sums of a round.
     """
     of = f" of {people}" if people else ""
-    return colluders(people or 2 * least, least), of, max(2 * least - people, 1)
+    few = colluders(people or 2 * least, least)
+    few = few if allowed is None else min(few, allowed + 1)
+    return few, of, max(2 * least - people, 1)
 
 
 def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
     """State how many clients suffice to help a malicious server to see one reply."""
     people, least = plan.silos.count(len(run.federation.clients)), plan.privacy.least
-    few, of, twice = _fewest_colluders(people, least)
+    policy = plan.privacy.aggregation
+    few, of, twice = _fewest_colluders(people, least, policy and policy.colluders)
     unit, alone = (
         ("lab", "one lab's sum of updates") if plan.silos else ("device", "one person's update")
     )

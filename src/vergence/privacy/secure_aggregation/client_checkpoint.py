@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from vergence.core.tags import tagged
-from vergence.privacy.secure_aggregation.pairwise import STEPS, PairwiseClient
+from vergence.privacy.secure_aggregation.pairwise import PairwiseClient, steps_of
 from vergence.privacy.secure_aggregation.pairwise_messages import Advert, PairwiseParams
 
 
@@ -32,6 +32,9 @@ class Pending:
         adverts: all clients' public keys.
         shares: the Shamir shares of other clients' secrets, by client.
         names: names of the clients that are in the sum.
+        number: the client's random number for the order of the ring.
+        sharers: names of all clients that sent shares to their neighbours.
+        order: all clients in the order of the ring; empty where there is none.
     """
 
     terms: PairwiseParams
@@ -42,19 +45,25 @@ class Pending:
     adverts: tuple[Advert, ...]
     shares: Mapping[str, bytes] = field(repr=False)
     names: tuple[str, ...]
+    number: bytes = field(default=b"", repr=False)
+    sharers: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
 
 
 def pending(client: PairwiseClient) -> Pending:
     """Return the state that a client needs to continue its attempt, without its words."""
     return Pending(
         client.terms,
-        len(STEPS) - len(client.steps),
+        len(steps_of(client.terms)) - len(client.steps),
         client.box_key.private_bytes_raw(),
         client.pad_key.private_bytes_raw(),
         client.seed,
         tuple(client.adverts.values()),
         client.shares,
         tuple(client.names),
+        client.number,
+        tuple(client.sharers),
+        tuple(client.order),
     )
 
 
@@ -67,7 +76,8 @@ def resume(client: PairwiseClient, state: Pending) -> PairwiseClient:
     client.pad_key = X25519PrivateKey.from_private_bytes(state.pad_key)
     client.seed, client.shares = state.seed, dict(state.shares)
     client.adverts = {advert.sender: advert for advert in state.adverts}
-    client.names = frozenset(state.names)
+    client.names, client.number = frozenset(state.names), state.number
+    client.sharers, client.order = frozenset(state.sharers), list(state.order)
     # Steps that were answered are gone: answering one twice could give both secrets of a client.
     del client.steps[: state.step]
     return client

@@ -9,13 +9,16 @@ client.
 
     server                       client
     Invitation       ->          fresh keys                        -> Advert
-    Roster           ->          shares of two secrets             -> Shares
+    Roster           ->          a random number (on a ring only)  -> Reveal
+    RandomNumbers    ->          shares of two secrets             -> Shares
     Delivery         ->          words under pads                  -> Masked
     Survivors        ->          signature: who is in              -> Agreed
     Agreements       ->          shares of one secret per client   -> Unmask
     Total
 
-`PairwiseClient` and `PairwiseServer` are for one attempt each; a new attempt has new keys.
+`PairwiseClient` and `PairwiseServer` are for one attempt each; a new attempt has new keys. Without
+a number of `colluders` in the terms everybody is everybody's neighbour, and `Roster` is answered by
+`Shares`. With it clients have pads and shares with their neighbours on a ring (`neighbours.py`).
 
 Used by `deployment.secure_sum_client`, `engine.protections.secure_aggregation`,
 `engine.secure_sum_attempts` and `privacy.secure_aggregation.client_checkpoint`.
@@ -30,7 +33,8 @@ of words, and helps to open only one sum that contains it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -48,6 +52,13 @@ from vergence.privacy.secure_aggregation.masking import (
     new_seed,
     open_box,
 )
+from vergence.privacy.secure_aggregation.neighbours import (
+    ATTEMPTS,
+    all_pairs,
+    neighbours,
+    order,
+    ring,
+)
 from vergence.privacy.secure_aggregation.packing import Words, received, sent
 from vergence.privacy.secure_aggregation.pairwise_messages import (
     Advert,
@@ -55,7 +66,9 @@ from vergence.privacy.secure_aggregation.pairwise_messages import (
     Agreements,
     Masked,
     PairwiseParams,
+    RandomNumbers,
     RelayedShares,
+    Reveal,
     Roster,
     Shares,
     Survivors,
@@ -83,9 +96,38 @@ from vergence.privacy.secure_aggregation.session import (
 SHARES = 2 * shamir.SHARE
 STEPS = (Advert, Shares, Masked, Agreed, Unmask)
 """Types of a client's messages, in the order in which they are sent."""
-Question = Invitation | Roster | RelayedShares | Survivors | Agreements
+RING_STEPS = (Advert, Reveal, *STEPS[1:])
+"""The same, where clients have pads with neighbours on a ring."""
+ClientMessage = Advert | Reveal | Shares | Masked | Agreed | Unmask
+Question = Invitation | Roster | RandomNumbers | RelayedShares | Survivors | Agreements
 """Types of the server's messages."""
 Answer = TypeVar("Answer", bound=SentMessage)
+
+
+def steps_of(terms: PairwiseParams) -> tuple[type[ClientMessage], ...]:
+    """Return the types of a client's messages on these terms, in the order of sending."""
+    return STEPS if terms.colluders is None else RING_STEPS
+
+
+class Graph:
+    """Who has pads with whom in an attempt: the same for the server and for all clients.
+
+    Attributes:
+        neighbours: each client's neighbours, by name.
+        threshold: number of Shamir shares that recover a secret.
+    """
+
+    def __init__(self, terms: PairwiseParams, names: Collection[str], order: list[str]) -> None:
+        found = ring(len(names), terms.colluders or 0, terms.dropouts) if order else None
+        self.neighbours = neighbours(order, found.reach) if found else all_pairs(names)
+        self.threshold = found.threshold if found else terms.threshold
+
+    def numbers(self, owner: str) -> dict[str, int]:
+        """Return the numbers in Shamir's scheme of the clients with shares of `owner`'s secrets.
+
+        These are its neighbours, and the owner itself.
+        """
+        return share_numbers(self.neighbours[owner] | {owner})
 
 
 class PairwiseClient(Participant[PairwiseParams]):
@@ -119,16 +161,21 @@ class PairwiseClient(Participant[PairwiseParams]):
         self.adverts: dict[str, Advert] = {}
         self.shares: dict[str, bytes] = {}
         self.names: frozenset[str] = frozenset()
+        on_ring = terms.colluders is not None
+        self.number, self.order = new_seed() if on_ring else b"", list[str]()
+        self.sharers: frozenset[str] = frozenset()
+        shares = [(Roster, self._reveal), (RandomNumbers, self._share_on_ring)]
         self.steps = [
             (Invitation, self._advert),
-            (Roster, self._share),
+            *(shares if on_ring else [(Roster, self._share)]),
             (RelayedShares, self._mask),
             (Survivors, self._agree),
             (Agreements, self._unmask),
         ]
 
     def _advert(self, message: Invitation) -> Advert:
-        return self._signed(Advert(message.terms, self.name, *self._publics()))
+        promise = commitment(self.number, message.terms) if self.number else b""
+        return self._signed(Advert(message.terms, self.name, *self._publics(), promise=promise))
 
     def _publics(self) -> tuple[bytes, bytes]:
         return (
@@ -136,7 +183,8 @@ class PairwiseClient(Participant[PairwiseParams]):
             self.pad_key.public_key().public_bytes_raw(),
         )
 
-    def _share(self, roster: Roster) -> Shares:
+    def _check_roster(self, roster: Roster) -> dict[str, Advert]:
+        """Return the keys of all clients, by name, after all checks but those of signatures."""
         adverts = {advert.sender: advert for advert in roster.adverts}
         if len(adverts) != len(roster.adverts):
             raise Refused("lists: somebody is there twice")
@@ -145,17 +193,46 @@ class PairwiseClient(Participant[PairwiseParams]):
             # Keys of an attempt that ended may be known to the server, from unmasking it.
             if advert.terms != self.terms.digest:
                 raise Refused(f"round: the keys of '{advert.sender}' are of another attempt")
-            # Without the signature the server could stand in for every other client, and know all
-            # pads.
-            check(advert.signed, advert.signature, advert.sender, self.register)
+            if advert.sender not in self.register:
+                raise Refused(f"signature: nobody knows '{advert.sender}'")
         mine = adverts.get(self.name)
         # Others that saw another key for this client would agree on pads that do not cancel, with
         # somebody else.
         if mine is None or (mine.box_key, mine.pad_key) != self._publics():
             raise Refused("lists: my own keys are not there")
-        numbers, terms = share_numbers(adverts), self.terms
+        return adverts
+
+    def _reveal(self, roster: Roster) -> Reveal:
+        adverts = self._check_roster(roster)
+        mine = commitment(self.number, self.terms.digest)
+        # Only numbers that nobody knew when the roster was fixed make an order that nobody chose.
+        sizes = {len(advert.promise) for advert in roster.adverts}
+        if adverts[self.name].promise != mine or sizes != {SEED}:
+            raise Refused("lists: somebody, or I, has committed to no random number")
+        self.spent.draw(self.terms.contribution, ATTEMPTS)
+        self.adverts = adverts
+        return self._signed(Reveal(self.terms.digest, self.name, self.number))
+
+    def _share_on_ring(self, message: RandomNumbers) -> Shares:
+        self.order = ring_order(message.numbers, self.adverts, self.terms)
+        return self._give_shares()
+
+    def _share(self, roster: Roster) -> Shares:
+        self.adverts = self._check_roster(roster)
+        return self._give_shares()
+
+    def _graph(self) -> Graph:
+        return Graph(self.terms, self.adverts, self.order)
+
+    def _give_shares(self) -> Shares:
+        graph, adverts, terms = self._graph(), self.adverts, self.terms
+        for name in graph.neighbours[self.name]:
+            # Without the signature the server could stand in for every other client, and know all
+            # pads. Who is not my neighbour has no pad with me, and its honest neighbours check it.
+            check(adverts[name].signed, adverts[name].signature, name, self.register)
+        numbers = graph.numbers(self.name)
         secrets = (self.pad_key.private_bytes_raw(), self.seed)
-        halves = [shamir.split(s, terms.threshold, len(adverts)) for s in secrets]
+        halves = [shamir.split(s, graph.threshold, len(numbers)) for s in secrets]
         boxes: dict[str, bytes] = {}
         for name, number in numbers.items():
             both = b"".join(half[number - 1] for half in halves)
@@ -163,21 +240,32 @@ class PairwiseClient(Participant[PairwiseParams]):
                 self.shares = {name: both}
                 continue
             boxes[name] = close_box(self._box(adverts[name], self.name, name), both, terms.digest)
-        self.adverts, promise = adverts, commitment(self.seed, terms.digest)
+        promise = commitment(self.seed, terms.digest)
         return self._signed(Shares(terms.digest, self.name, promise, boxes))
 
     def _box(self, other: Advert, sender: str, to: str) -> bytes:
         what = "box " + joined([sender.encode(), to.encode()]).hex()
+        # Who was shown another roster or order must hold no share of mine: in its sum I may count
+        # as vanished, or a vanished neighbour of mine as present.
+        shown = view_digest(self.terms.digest, self.adverts, (), (), self.order)
         try:
-            return agreed(self.box_key, other.box_key, self.terms.digest, what)
+            return agreed(
+                self.box_key, other.box_key, shown if self.order else self.terms.digest, what
+            )
         except ValueError:
             raise Refused(f"size: '{other.sender}' has no usable key") from None
 
     def _mask(self, delivery: RelayedShares) -> Masked:
-        others = set(delivery.boxes)
-        if not others < set(self.adverts) or self.name in others:
+        others, graph = set(delivery.boxes), self._graph()
+        if not others <= graph.neighbours[self.name]:
             raise Refused("lists: boxes came from people whose keys are not known")
-        if 1 + len(others) < self.terms.threshold:
+        self.sharers = frozenset(delivery.sharers or {*others, self.name})
+        # A neighbour who shared, and whose box does not come, would have a pad that I have not.
+        if self.sharers & graph.neighbours[self.name] != others or not (
+            self.name in self.sharers <= set(self.adverts)
+        ):
+            raise Refused("lists: those who shared are not those whose boxes came")
+        if len(self.sharers) < self.terms.threshold or 1 + len(others) < graph.threshold:
             raise Aborted(f"too few: {1 + len(others)} have shared their secrets")
         shares = dict(self.shares)
         for name, box in delivery.boxes.items():
@@ -205,7 +293,7 @@ class PairwiseClient(Participant[PairwiseParams]):
     def _agree(self, survivors: Survivors) -> Agreed:
         names = frozenset(survivors.names)
         # A name that shared no secrets has no pads: its words would be in the sum as they are.
-        if len(names) != len(survivors.names) or not names <= set(self.shares):
+        if len(names) != len(survivors.names) or not names <= self.sharers:
             raise Refused("lists: somebody is there twice, or was not there before")
         if self.name not in names:
             raise Refused("lists: my own words are not there")
@@ -216,7 +304,8 @@ class PairwiseClient(Participant[PairwiseParams]):
         return Agreed(self.terms.digest, self.name, self.sign(signed))
 
     def _shown(self) -> bytes:
-        return view_digest(self.terms.digest, self.adverts, self.shares, self.names)
+        shown = (self.adverts, self.sharers, self.names, self.order)
+        return view_digest(self.terms.digest, *shown)
 
     def _unmask(self, agreements: Agreements) -> Unmask:
         if not set(agreements.signatures) <= self.names:
@@ -262,6 +351,7 @@ class PairwiseServer:
         self.adverts: dict[str, Advert] = {}
         self.shares: dict[str, Shares] = {}
         self.names: frozenset[str] = frozenset()
+        self.kinds, self.order = steps_of(terms), list[str]()
         self.total = np.zeros(terms.words, np.uint64)
 
     def open(self) -> dict[str, Invitation]:
@@ -274,7 +364,7 @@ class PairwiseServer:
         Raises:
             Refused: the answer must not count; the error says why.
         """
-        if self.step == len(STEPS) or not isinstance(message, STEPS[self.step]):
+        if self.step == len(self.kinds) or not isinstance(message, self.kinds[self.step]):
             raise Refused(f"order: {type(message).__name__} came, and is not due")
         if message.terms != self.terms.digest:
             raise Refused("round: this is of another attempt, or on other terms")
@@ -284,7 +374,7 @@ class PairwiseServer:
             reason = "answered before" if name in self.answers else "is not due to answer"
             raise Refused(f"order: '{name}' {reason}")
         signed = (
-            statement("agreed", self.terms.digest, name, self._shown())
+            statement("agreed", self.terms.digest, name, self._shown)
             if isinstance(message, Agreed)
             else message.signed
         )
@@ -295,8 +385,14 @@ class PairwiseServer:
         # Of words only the sum is kept: rows of all clients would not fit into memory.
         self.answers[name] = None if isinstance(message, Masked) else message
 
+    @cached_property
     def _shown(self) -> bytes:
-        return view_digest(self.terms.digest, self.adverts, self.shares, self.names)
+        return view_digest(self.terms.digest, self.adverts, self.shares, self.names, self.order)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Who has pads with whom; known as soon as the keys, and the order of a ring, are there."""
+        return Graph(self.terms, self.adverts, self.order)
 
     def _check_content(self, message: SentMessage) -> None:
         """Check that a message has the fields, sizes and recipients that its step demands."""
@@ -306,17 +402,27 @@ class PairwiseServer:
                     agreed(new_key(), key, b"", "test")
             except ValueError:
                 raise Refused(f"size: '{message.sender}' sent no usable key") from None
+            # Everybody would refuse a roster with a key that is there twice, or without a promise.
+            others = [a for a in self.answers.values() if isinstance(a, Advert)]
+            keys = [key for a in (*others, message) for key in (a.box_key, a.pad_key)]
+            if len(set(keys)) != len(keys):
+                raise Refused(f"lists: a key of '{message.sender}' is there twice")
+            if self.terms.colluders is not None and len(message.promise) != SEED:
+                raise Refused(f"size: '{message.sender}' has committed to no random number")
+        elif isinstance(message, Reveal):
+            check_number(message.sender, message.number, self.adverts, self.terms)
         elif isinstance(message, Shares):
-            fits = set(message.boxes) == set(self.adverts) - {message.sender}
+            fits = set(message.boxes) == self.graph.neighbours[message.sender]
             if not fits or len(message.commitment) != SEED:
                 raise Refused(f"size: '{message.sender}' closed boxes for others than it should")
         elif isinstance(message, Masked) and len(message.words) != 8 * self.terms.words:
             raise Refused(f"size: '{message.sender}' sent {len(message.words):,} bytes of words")
         elif isinstance(message, Unmask):
-            gone = set(self.shares) - self.names
+            asked = set(self.graph.numbers(message.sender)) & set(self.shares)
             shares = [*message.seeds.values(), *message.keys.values()]
             # A share of both secrets of one client would let this server unmask it: none is wanted.
-            if set(message.seeds) != self.names or set(message.keys) != gone:
+            given = set(message.seeds), set(message.keys)
+            if given != (asked & self.names, asked - self.names):
                 raise Refused(f"lists: '{message.sender}' sent shares of others than it should")
             if any(len(share) != shamir.SHARE for share in shares):
                 raise Refused(f"size: '{message.sender}' sent what is no share")
@@ -333,27 +439,31 @@ class PairwiseServer:
         names, digest, least = frozenset(self.answers), self.terms.digest, self.terms.threshold
         if len(names) < least:
             raise Aborted(
-                f"too few: {len(names)} answered with {STEPS[self.step].__name__}, and "
+                f"too few: {len(names)} answered with {self.kinds[self.step].__name__}, and "
                 f"{least} are needed"
             )
         questions: Mapping[str, Question] = {}
-        if self.step == 0:
+        kind = self.kinds[self.step]
+        if kind is Advert:
             self.adverts = self._came(Advert)
             check_roster(self.adverts, self.terms)
             roster = Roster(digest, tuple(self.adverts[name] for name in sorted(names)))
             questions = dict.fromkeys(names, roster)
-        elif self.step == 1:
+        elif kind is Reveal:
+            # The order needs the numbers of all: without one of them the server would choose
+            # between two orders.
+            if names != set(self.adverts):
+                raise Aborted("order: somebody vanished before the ring was drawn")
+            numbers = {name: each.number for name, each in self._came(Reveal).items()}
+            self.order = ring_order(numbers, self.adverts, self.terms)
+            questions = dict.fromkeys(names, RandomNumbers(digest, numbers))
+        elif kind is Shares:
             self.shares = self._came(Shares)
-            questions = {
-                to: RelayedShares(
-                    digest, {n: s.boxes[to] for n, s in self.shares.items() if n != to}
-                )
-                for to in names
-            }
-        elif self.step == 2:
+            questions = {to: self._boxes_for(to) for to in names}
+        elif kind is Masked:
             self.names = names
             questions = dict.fromkeys(names, Survivors(digest, tuple(sorted(names))))
-        elif self.step == 3:
+        elif kind is Agreed:
             agreed = {n: each.signature for n, each in sorted(self._came(Agreed).items())}
             questions = dict.fromkeys(names, Agreements(digest, agreed))
         else:
@@ -361,36 +471,46 @@ class PairwiseServer:
         self.step, self.due, self.answers = self.step + 1, names, {}
         return questions or Total(self.total, tuple(sorted(self.names)))
 
+    def _boxes_for(self, to: str) -> RelayedShares:
+        near = self.graph.neighbours[to] & self.shares.keys()
+        sharers = tuple(sorted(self.shares)) if self.order else ()
+        boxes = {name: self.shares[name].boxes[to] for name in near}
+        return RelayedShares(self.terms.digest, boxes, sharers)
+
     def _came(self, kind: type[Answer]) -> dict[str, Answer]:
         """Return the answers of this step, by client; all have the type `kind`."""
         return {name: each for name, each in self.answers.items() if isinstance(each, kind)}
 
     def _unmask(self, answers: Mapping[str, Unmask]) -> None:
         """Remove from the sum the pads that did not cancel, with the help of clients' shares."""
-        numbers = share_numbers(self.adverts)
-        few = sorted(answers)[: self.terms.threshold]
+        graph = self.graph
         minus, plus, digest = list[bytes](), list[bytes](), self.terms.digest
         for name in self.names:
-            seed = self._secret(name, {numbers[n]: answers[n].seeds[name] for n in few})
+            seed = self._secret(name, graph, {n: a.seeds for n, a in answers.items()})
             # Wrong shares of a malicious client would give another seed, and a spoiled sum.
             if commitment(seed, digest) != self.shares[name].commitment:
                 raise Aborted(f"shares: those of '{name}' do not give its seed")
             minus.append(derived(seed, digest, "own seed of a pad"))
         for gone in set(self.shares) - self.names:
-            secret = self._secret(gone, {numbers[n]: answers[n].keys[gone] for n in few})
+            secret = self._secret(gone, graph, {n: a.keys for n, a in answers.items()})
             key = X25519PrivateKey.from_private_bytes(secret)
             if key.public_key().public_bytes_raw() != self.adverts[gone].pad_key:
                 raise Aborted(f"shares: those of '{gone}' do not give its key")
-            for name in self.names:
+            for name in self.names & graph.neighbours[gone]:
                 # The opposite of what the client `name` did with this pad in `_mask`.
                 pads = minus if name < gone else plus
                 pads.append(pair_seed(key, self.adverts[name], gone, digest))
         add_pads(self.total, self.terms.cipher, plus, minus)
 
     @staticmethod
-    def _secret(name: str, shares: Mapping[int, bytes]) -> bytes:
+    def _secret(name: str, graph: Graph, shares: Mapping[str, Mapping[str, bytes]]) -> bytes:
+        """Return a client's secret, from the shares that others sent, by sender and owner."""
+        numbers = graph.numbers(name)
+        came = {numbers[n]: shares[n][name] for n in sorted(numbers) if n in shares}
+        if len(came) < graph.threshold:
+            raise Aborted(f"too few: {len(came)} of the holders of '{name}''s shares are left")
         try:
-            return shamir.join(shares)
+            return shamir.join(dict(list(came.items())[: graph.threshold]))
         except StateError as error:
             raise Aborted(f"shares: those of '{name}' do not fit ({error})") from None
 
@@ -441,6 +561,34 @@ def colluders(people: int, least: int) -> int:
         min(2 * max(least, 2 * roster // 3 + 1) - roster, roster - 1)
         for roster in range(least, max(people, least) + 1)
     )
+
+
+def check_number(
+    name: str, number: object, adverts: Mapping[str, Advert], terms: PairwiseParams
+) -> None:
+    """Check a client's random number against its commitment.
+
+    Raises:
+        Refused: the client has committed to another number.
+    """
+    whole = isinstance(number, bytes) and len(number) == SEED and number
+    if not whole or commitment(whole, terms.digest) != adverts[name].promise:
+        raise Refused(f"order: the random number of '{name}' is not the one that it promised")
+
+
+def ring_order(
+    numbers: Mapping[str, bytes], adverts: Mapping[str, Advert], terms: PairwiseParams
+) -> list[str]:
+    """Return the order of the ring, from the random numbers of all clients.
+
+    Raises:
+        Refused: a number is missing, or is not the one to which its client committed.
+    """
+    if set(numbers) != set(adverts):
+        raise Refused("order: these are not the random numbers of all that take part")
+    for name, number in numbers.items():
+        check_number(name, number, adverts, terms)
+    return order(numbers, view_digest(terms.digest, adverts, (), ()))
 
 
 def commitment(seed: bytes, terms: bytes) -> bytes:

@@ -8,10 +8,10 @@ and `privacy.secure_aggregation.pairwise`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from vergence.core.tags import tagged
+from vergence.core.tags import LATER, tagged
 from vergence.privacy.secure_aggregation.packing import Words
 from vergence.privacy.secure_aggregation.session import (
     Aborted,
@@ -31,9 +31,18 @@ from vergence.privacy.secure_aggregation.session import (
 class PairwiseParams(SessionParams):
     """Parameters of an attempt at a sum by pairwise pads, on which all parties agree.
 
-    `threshold` is also the number of Shamir shares that recover a secret. It must be more than two
-    thirds of the clients that sent keys; every client checks this.
+    `threshold` must be more than two thirds of the clients that sent keys; every client checks
+    this. Where everybody has pads with everybody, it is also the number of Shamir shares that
+    recover a secret.
+
+    Attributes:
+        colluders: largest number of clients who collude with the server; then clients have pads
+            with neighbours only (`neighbours.py`). None: everybody has pads with everybody.
+        dropouts: share of the clients that may vanish during a sum, for the number of neighbours.
     """
+
+    colluders: int | None = field(default=None, metadata={LATER: True})
+    dropouts: float = field(default=0.05, metadata={LATER: True})
 
 
 @tagged("Advert")
@@ -45,16 +54,20 @@ class Advert(SentMessage):
         box_key: key with which other clients encrypt Shamir shares for this client.
         pad_key: key from which this client and another one derive the seed of their pairwise pad.
         signature: the client's signature.
+        promise: commitment to the client's random number for the order of the ring; empty where
+            everybody has pads with everybody.
     """
 
     box_key: bytes
     pad_key: bytes
     signature: bytes = b""
+    promise: bytes = b""
 
     @property
     def signed(self) -> bytes:
         """Bytes that the signature covers."""
-        return statement("advert", self.terms, self.sender, self.box_key, self.pad_key)
+        promise = (self.promise,) if self.promise else ()
+        return statement("advert", self.terms, self.sender, self.box_key, self.pad_key, *promise)
 
 
 @tagged("Roster")
@@ -63,6 +76,31 @@ class Roster(SessionMessage):
     """The public keys of all clients, sent to every client."""
 
     adverts: tuple[Advert, ...]
+
+
+@tagged("Reveal")
+@dataclass(frozen=True)
+class Reveal(SentMessage):
+    """A client's random number for the order of the ring, 32 bytes.
+
+    The client sends it after it was shown the keys of everybody who takes part.
+    """
+
+    number: bytes
+    signature: bytes = b""
+
+    @property
+    def signed(self) -> bytes:
+        """Bytes that the signature covers."""
+        return statement("reveal", self.terms, self.sender, self.number)
+
+
+@tagged("Numbers")
+@dataclass(frozen=True)
+class RandomNumbers(SessionMessage):
+    """The random numbers of all clients, by name; the order of the ring follows from them."""
+
+    numbers: Mapping[str, bytes]
 
 
 @tagged("Shares")
@@ -89,9 +127,16 @@ class Shares(SentMessage):
 @tagged("Delivery")
 @dataclass(frozen=True)
 class RelayedShares(SessionMessage):
-    """The encrypted Shamir shares for one client, by sender."""
+    """The encrypted Shamir shares for one client, by sender.
+
+    Attributes:
+        boxes: the encrypted shares.
+        sharers: names of all clients that sent shares to their neighbours; empty where everybody
+            has pads with everybody, as then these are the senders of `boxes`.
+    """
 
     boxes: Mapping[str, bytes]
+    sharers: tuple[str, ...] = ()
 
 
 @tagged("Masked")
@@ -186,6 +231,11 @@ def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
             f"threshold: {terms.threshold} of {many} is not more than two thirds: a server could "
             "learn both secrets of one client"
         )
+    if terms.colluders is not None and 2 * terms.threshold - many <= terms.colluders:
+        raise Aborted(
+            f"threshold: with {terms.threshold} of {many}, {terms.colluders} who collude with a "
+            "server could show one client two lists"
+        )
     keys = [key for advert in adverts.values() for key in (advert.box_key, advert.pad_key)]
     # Two clients with one key would share their pads, which the server could then cancel.
     if len(set(keys)) != len(keys):
@@ -201,7 +251,11 @@ def share_numbers(adverts: Collection[str]) -> dict[str, int]:
 
 
 def view_digest(
-    terms: bytes, adverts: Mapping[str, Advert], sharers: Collection[str], names: Collection[str]
+    terms: bytes,
+    adverts: Mapping[str, Advert],
+    sharers: Collection[str],
+    names: Collection[str],
+    ring_order: Sequence[str] = (),
 ) -> bytes:
     """Return a digest of the keys and lists that the server showed to a client.
 
@@ -210,7 +264,9 @@ def view_digest(
         adverts: all clients' public keys, by client.
         sharers: names of the clients that sent shares of their secrets.
         names: names of the clients that are in the sum.
+        ring_order: all clients in the order of the ring; empty where there is none.
     """
     keys = listed({name: a.box_key + a.pad_key for name, a in adverts.items()})
     lists = [joined(name.encode() for name in sorted(some)) for some in (sharers, names)]
+    lists += [joined(name.encode() for name in ring_order)] if ring_order else []
     return hashlib.sha256(joined([terms, keys, *lists])).digest()

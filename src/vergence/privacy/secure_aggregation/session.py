@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
-from dataclasses import Field, dataclass, replace
+from dataclasses import Field, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vergence.core.tags import field_tags, tag, tagged
+from vergence.core.tags import LATER, field_tags, tag, tagged
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.secure_aggregation.masking import PadCipher, check_pad, new_seed
 from vergence.privacy.secure_aggregation.packing import Words
@@ -33,6 +33,8 @@ FEWEST = 3
 
 QUESTION = "question of {}"
 """Key in `UsedContributions` for the digest of the request that a contribution answers."""
+DRAWN = "orders of {}"
+"""Key in `UsedContributions` for the number of orders that were drawn for a contribution."""
 ROW = "row of {}"
 """Key in `UsedContributions` for the digest of the words that a client gave."""
 
@@ -90,7 +92,16 @@ class SessionParams:
     def digest(self) -> bytes:
         """Digest of all parameters, 32 bytes."""
         kind = type(self)
-        named = [f"{said}={getattr(self, name)!r}" for name, said in field_tags(kind)]
+        later = {
+            f.name
+            for f in fields(self)
+            if LATER in f.metadata and getattr(self, f.name) == f.default
+        }
+        named = [
+            f"{said}={getattr(self, name)!r}"
+            for name, said in field_tags(kind)
+            if name not in later
+        ]
         parts = [part.encode() for part in (tag(kind), *named)]
         return hashlib.sha256(joined(parts)).digest()
 
@@ -178,6 +189,19 @@ class UsedContributions:
         name = ROW.format(terms.contribution)
         if self.opened.setdefault(name, row) != row:
             raise Refused(f"spent: another row of words was given to '{terms.contribution}' before")
+
+    def draw(self, contribution: str, limit: int) -> None:
+        """Record that the client helps to draw another order of the ring for a contribution.
+
+        Raises:
+            Refused: it has helped `limit` times. A server that may draw for ever waits for an order
+                that suits it.
+        """
+        name = DRAWN.format(contribution)
+        drawn = int(self.opened.get(name, "0"))
+        if drawn >= limit:
+            raise Refused(f"spent: {limit} orders were drawn for '{contribution}' before")
+        self.opened[name] = str(drawn + 1)
 
     def gave(self, contribution: str) -> bool:
         """Return whether this client's words for a contribution were recorded.
