@@ -8,6 +8,7 @@ import torch
 
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
+from vergence.core.params import Params
 from vergence.deployment.remote_clients import RemoteClients
 from vergence.deployment.server_run import ServerRun
 from vergence.engine.evaluation import GUESS, Evaluation
@@ -37,7 +38,7 @@ def outputs(_, samples):
 @pytest.mark.parametrize("all_here", [True, False])
 def test_a_client_of_a_deployment_scores_its_own_constant_beside_the_model(all_here):
     measure = Evaluation(TASK, PEOPLE, outputs, all_here)
-    found = measure.own(None, "a")  # type: ignore[arg-type]
+    found = measure.own(Params.named(a=torch.zeros(1)), "a")
     if all_here:
         assert not [name for name in found if name.startswith(GUESS)]
         return
