@@ -243,7 +243,10 @@ def smallest_loss(
         if row["set"] == CHOSEN_ON
         else chosen(folder.with_suffix(".csv"), "alone", row["samples"])
     )
-    alone = np.load(folder / f"{where}-alone-{rate}-none.npz")
+    against = folder / f"{where}-alone-{rate}-none.npz"
+    if not against.exists():
+        raise SystemExit(f"{against} is missing: run --methods alone into the same --out first")
+    alone = np.load(against)
     losses = []
     for person, mine in pictures.items():
         error = (alone[person] - mine).std(ddof=1) / len(mine) ** 0.5
