@@ -174,10 +174,11 @@ def test_an_interrupted_run_waits_for_the_thread(tmp_path, monkeypatch):
     report = round_loop.RoundLoop.report
     monkeypatch.setattr(RunDirectory, "_save", slow)
     monkeypatch.setattr(round_loop.RoundLoop, "report", stop)
+    before = set(threading.enumerate())  # a server of another test may still end
     with pytest.raises(KeyboardInterrupt):
         run_toy(tmp_path, METHOD, **PLAN)
     assert read_manifest(tmp_path)["round"] == 2
-    assert threading.enumerate() == [threading.main_thread()]
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.usefixtures("large", "late")
