@@ -243,15 +243,18 @@ class PairwiseClient(Participant[PairwiseParams]):
         promise = commitment(self.seed, terms.digest)
         return self._signed(Shares(terms.digest, self.name, promise, boxes))
 
-    def _box(self, other: Advert, sender: str, to: str) -> bytes:
-        what = "box " + joined([sender.encode(), to.encode()]).hex()
+    @cached_property
+    def _box_salt(self) -> bytes:
+        """What the keys of boxes are bound to; known as soon as the roster and the order are."""
         # Who was shown another roster or order must hold no share of mine: in its sum I may count
         # as vanished, or a vanished neighbour of mine as present.
         shown = view_digest(self.terms.digest, self.adverts, (), (), self.order)
+        return shown if self.order else self.terms.digest
+
+    def _box(self, other: Advert, sender: str, to: str) -> bytes:
+        what = "box " + joined([sender.encode(), to.encode()]).hex()
         try:
-            return agreed(
-                self.box_key, other.box_key, shown if self.order else self.terms.digest, what
-            )
+            return agreed(self.box_key, other.box_key, self._box_salt, what)
         except ValueError:
             raise Refused(f"size: '{other.sender}' has no usable key") from None
 
@@ -352,7 +355,7 @@ class PairwiseServer:
         self.shares: dict[str, Shares] = {}
         self.names: frozenset[str] = frozenset()
         self.kinds, self.order = steps_of(terms), list[str]()
-        self.total = np.zeros(terms.words, np.uint64)
+        self.total, self.keys = np.zeros(terms.words, np.uint64), set[bytes]()
 
     def open(self) -> dict[str, Invitation]:
         """Return the first message to each client, by name."""
@@ -403,12 +406,12 @@ class PairwiseServer:
             except ValueError:
                 raise Refused(f"size: '{message.sender}' sent no usable key") from None
             # Everybody would refuse a roster with a key that is there twice, or without a promise.
-            others = [a for a in self.answers.values() if isinstance(a, Advert)]
-            keys = [key for a in (*others, message) for key in (a.box_key, a.pad_key)]
-            if len(set(keys)) != len(keys):
+            keys = {message.box_key, message.pad_key}
+            if len(keys) < 2 or keys & self.keys:
                 raise Refused(f"lists: a key of '{message.sender}' is there twice")
             if self.terms.colluders is not None and len(message.promise) != SEED:
                 raise Refused(f"size: '{message.sender}' has committed to no random number")
+            self.keys |= keys
         elif isinstance(message, Reveal):
             check_number(message.sender, message.number, self.adverts, self.terms)
         elif isinstance(message, Shares):
