@@ -29,9 +29,9 @@ from vergence.tasks.toy import ToyTask
 ENGINES = {"simulator": "2 processes", "ray": "2 Ray workers"}
 WORK = {
     "a line of 5 entries": lambda: (ToyTask(Linear()), People(people=8), 8),
-    "a line of 1,000,001 entries": lambda: (
-        ToyTask(Linear(inputs=1_000_000)),
-        People(people=8, inputs=1_000_000, samples=5),
+    "a line of 100,001 entries": lambda: (
+        ToyTask(Linear(inputs=100_000)),
+        People(people=8, inputs=100_000, samples=5),
         8,
     ),
     "GlcVit tiny64": lambda: (

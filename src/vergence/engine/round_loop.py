@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vergence import profiling
+from vergence import console, profiling
 from vergence.core.conversation import drive
 from vergence.core.federation import Federation
 from vergence.core.layers.averaged_statistics import averaging_statistics
@@ -56,6 +56,7 @@ from vergence.engine.storage.client_states import (
 from vergence.engine.storage.run_directory import Checkpoint, RunDirectory, SolverChoice
 from vergence.engine.virtual_clock import ClockState, VirtualClock, read_log
 from vergence.engine.workers.pools import InProcess, WorkerPool, worker_pool
+from vergence.engine.workers.ray_transfer import LostStates
 from vergence.errors import ConfigError, StateError
 from vergence.metrics.intervals import with_number
 from vergence.privacy.hooks import ServerHooks
@@ -63,6 +64,8 @@ from vergence.system.memory import available_bytes
 from vergence.training.device import products_in, room_on
 from vergence.wire.codecs import Compression
 
+RETURNS = 10
+"""Times that a run goes back to its last checkpoint, as a machine died that had clients' states."""
 # A larger state takes longer to hash and to write than a thread takes to start.
 LARGE = 4_000_000
 """Number of a network's parameters above which a thread writes checkpoints."""
@@ -144,6 +147,31 @@ def run_rounds(
         begin: returns a checkpoint to start from; None: the method's `setup` makes the first
             states.
     """
+    run = partial(_run_on, method, task, federation, plan, folder, tick, pool_factory, begin)
+    for _ in range(RETURNS):
+        try:
+            return run()
+        except LostStates as lost:
+            console.note(f"{lost}: the rounds since then are computed again")
+            folder.open()
+    return run()
+
+
+def _run_on(
+    method: Method,
+    task: Task,
+    federation: Federation,
+    plan: Plan,
+    folder: RunDirectory,
+    tick: Tick | None,
+    pool_factory: PoolFactory | None,
+    begin: Begin | None,
+) -> RunOutcome:
+    """Run one seed from its checkpoint, if it has one, to its end; see `run_rounds`.
+
+    Raises:
+        LostStates: a machine of a Ray cluster died that had states of clients.
+    """
     # Processes share the cores, one thread each; and sums of several threads have other last bits.
     torch.set_num_threads(1)
     compatibility_check.check(plan, method, task)
@@ -170,7 +198,8 @@ def run_rounds(
     if pool_factory is None:
         # A run without labs enters none of their code (`tests/engine/test_plain_run.py`).
         pool = worker_pool(runner, plan, most)
-        if plain and type(pool) is InProcess and stays_here(executor, plan):
+        far = plan.engine == "ray" and not plan.silos.labs
+        if far or (plain and type(pool) is InProcess and stays_here(executor, plan)):
             room = available_bytes() / 4
             store = runner.store = ResidentStateStore(**vars(store), room=room)
         index = ClientStateIndex(store, plan.silos.lab_of if plan.silos.labs else {})
@@ -510,7 +539,9 @@ class RoundLoop:
             server = self.converse(talk, server, at, points)
         self.caution = self.method.caution(before, server)
         self.report(at + 1, server, time.perf_counter() - began)
-        due = self.plan.checkpoint_due(at + 1, self.large, time.monotonic() - self.saved)
+        # A checkpoint fetches clients' states from the machines of a Ray cluster.
+        rare = self.large or self.plan.engine == "ray"
+        due = self.plan.checkpoint_due(at + 1, rare, time.monotonic() - self.saved)
         last = at + 1 == self.folder.last_round(self.task.seed, self.plan.rounds)
         best = self.best is not None and self.best.round == at + 1
         if self.plan.checkpoint_every and (due or last or best):

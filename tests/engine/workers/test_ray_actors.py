@@ -12,21 +12,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.engine.toys import CHAIN, LOCAL, run_toy, table, untimed
 from tests.engine.workers.test_pools import Falls, running
-from vergence.core.messages import Message
+from vergence.core.data import Samples, SharedRows, Splits
+from vergence.core.federation import Federation, Population
 from vergence.core.method import Method
 from vergence.core.serialization import Packed
-from vergence.engine.records import ClientState, ClientTask
+from vergence.data.synthetic.toy import Toy as People
+from vergence.engine import round_loop
+from vergence.engine.participation import Participation
+from vergence.engine.records import ClientState
 from vergence.engine.round_loop import Plan, device_for
-from vergence.engine.storage.client_states import ClientStateStore
 from vergence.engine.storage.run_directory import read_manifest
-from vergence.engine.workers import ray_actors
-from vergence.engine.workers.ray_transfer import PayloadStateStore
+from vergence.engine.workers import ray_actors, ray_people, ray_transfer
+from vergence.engine.workers.ray_transfer import PayloadStateStore, RemoteState
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment.registry import find
 from vergence.experiment.trust import trust_in_own_file, under
@@ -199,6 +203,160 @@ class TestFaults:
         assert "ray start --head" in done.stderr
 
 
+@pytest.fixture
+def fetches(monkeypatch):
+    """Files of states that the driver has fetched from other processes."""
+    fetched, honest = [], ray_transfer.fetched_states
+
+    def counted(states):
+        fetched.extend(states)
+        return honest(states)
+
+    monkeypatch.setattr(ray_transfer, "fetched_states", counted)
+    return fetched
+
+
+WIDE = 40_000
+"""Inputs of a network whose clients' states are too large to go with the results."""
+
+
+class TestNodes:
+    """States and data lie where people's turns run."""
+
+    pytestmark = needs_ray
+
+    def test_states_stay_with_the_workers_until_a_checkpoint(self, tmp_path, session, fetches):
+        method = FedCPF(local=LOCAL, rate=0.2)
+        plan: dict[str, Any] = {"people": 5, "inputs": WIDE, "presence": Participation(0.6)}
+        alone = run_toy(tmp_path / "alone", method, **plan)
+        found = run_toy(tmp_path / "a", method, engine="ray", workers=2, **plan)
+        assert found.fingerprint == alone.fingerprint
+        assert untimed(tmp_path / "a") == untimed(tmp_path / "alone")
+        people = len({row["client"] for row in table(tmp_path / "a", "turns.csv")})
+        assert len(fetches) == people  # at the end, each once
+        fetches.clear()
+        found = run_toy(tmp_path / "b", method, engine="ray", workers=2, checkpoint_every=1, **plan)
+        assert found.fingerprint == alone.fingerprint
+        assert len(fetches) == len(table(tmp_path / "b", "turns.csv"))
+
+    def test_states_that_died_with_a_machine_are_computed_again(
+        self, tmp_path, session, capsys, monkeypatch
+    ):
+        """They are missed at the checkpoint after the last round, of which none is on the disk."""
+        lost, honest = [], ray_transfer.fetched_states
+
+        def fetched(states):
+            if not lost:
+                lost.extend(states)
+                raise ray_transfer.LostStates("a machine died")
+            return honest(states)
+
+        monkeypatch.setattr(ray_transfer, "fetched_states", fetched)
+        method = FedCPF(local=LOCAL, rate=0.2)
+        found = run_toy(tmp_path / "a", method, people=5, inputs=WIDE, engine="ray", workers=2)
+        assert lost
+        said = capsys.readouterr().err
+        assert "a machine died: the rounds since then are computed again" in said
+        alone = run_toy(tmp_path / "b", method, people=5, inputs=WIDE)
+        assert found.fingerprint == alone.fingerprint
+        assert untimed(tmp_path / "a") == untimed(tmp_path / "b")
+
+    def test_a_run_whose_states_vanish_each_time_ends(self, tmp_path, session, monkeypatch):
+        def lost(_states):
+            raise ray_transfer.LostStates("a machine died")
+
+        monkeypatch.setattr(round_loop, "RETURNS", 1)
+        monkeypatch.setattr(ray_transfer, "fetched_states", lost)
+        with pytest.raises(PartialRun, match="a machine died"):
+            run_toy(tmp_path, FedCPF(local=LOCAL), inputs=WIDE, engine="ray", workers=1)
+
+    def test_the_next_run_has_the_workers_of_the_last(self, tmp_path, session):
+        pids = []
+        for name in ("a", "b", "c"):
+            method = Signs(local=LOCAL, file=str(tmp_path / name))
+            run_toy(tmp_path / f"run_{name}", method, engine="ray", workers=1)
+            lines = (tmp_path / name).read_text().splitlines()
+            pids += {int(line.split()[0]) for line in lines}
+            if name == "b":  # one that died in between is replaced
+                os.kill(pids[-1], signal.SIGKILL)
+        first, second, third = pids
+        assert first == second != third
+
+    def test_a_worker_has_the_data_of_whom_it_works_for(self, tmp_path, session):
+        """Each of two halves of the people stays with one of two workers over the rounds."""
+        method = Signs(local=LOCAL, file=str(tmp_path / "signed"))
+        run_toy(tmp_path / "a", method, people=8, rounds=6, engine="ray", workers=2)
+        rows = [line.split() for line in (tmp_path / "signed").read_text().splitlines()]
+        late = [row for row in rows if int(row[1]) > 1]
+        moved = {row[2] for row in late if len({r[0] for r in late if r[2] == row[2]}) > 1}
+        assert len(moved) <= 2, rows  # a worker without work helps the other one
+
+
+@dataclass(frozen=True)
+class Signs(FedAvg):
+    """Clients write down the process, the round and their name."""
+
+    file: str = ""
+
+    def on_train(self, c, msg, site):
+        with Path(self.file).open("a") as file:
+            file.write(f"{os.getpid()} {msg.round} {site.id}\n")
+        return (yield from super().on_train(c, msg, site))
+
+
+class TestPeople:
+    pytestmark = needs_ray
+
+    def test_people_are_fetched_as_they_were(self, session):
+        rows = torch.arange(12.0).reshape(6, 2)
+        people = {f"p{n}": splits_of(n, rows) for n in range(4)}
+        stored = ray_people.FetchedPeople(people)
+        ray_actors.carry_tensors()
+        away = session.get(session.put(stored))
+        ray_actors.carry_tensors(False)
+        assert list(away) == list(people)
+        assert "p9" not in away
+        for client, splits in people.items():
+            for name, part in vars(splits).items():
+                other = getattr(away[client], name)
+                assert repr(other) == repr(part)
+                assert all(torch.equal(other.columns[n], c) for n, c in part.columns.items())
+                assert all(torch.equal(other.banks[n].rows, rows) for n in part.banks)
+        # Rows that people share are one tensor, so that pooled samples have them once.
+        parts = [away[client].test for client in people]
+        assert parts[0].banks["image"].rows is parts[3].banks["image"].rows
+        assert len(Samples.concatenate(parts).banks["image"].rows) == 6
+
+    def test_no_more_than_the_room_stays_at_hand(self, session, monkeypatch):
+        monkeypatch.setattr(ray_people, "BLOCK", 1)
+        people = People(people=6, inputs=100).load().people
+        stored = ray_people.FetchedPeople(people)
+        stored.room = 2.5 * splits_bytes(people["p00"])
+        for client in [*people, *people]:
+            assert torch.equal(stored[client].train.columns["x"], people[client].train.columns["x"])
+            assert len(stored.at_hand) <= 2
+        stored.room = 0.0
+        assert len(stored["p00"].train) == len(people["p00"].train)
+        assert len(stored.at_hand) == 1
+
+    def test_people_made_on_demand_are_made_there(self, session):
+        federation = Federation("many", Population(5, splits_of, "five"))
+        assert ray_people.fetched(federation) is federation
+
+
+def splits_of(number: int, rows: torch.Tensor | None = None) -> Splits:
+    """Return a person with three samples, which share rows of a bank."""
+    at = torch.tensor([number, 0, 1])
+    part = Samples(
+        {"at": at}, {"image": SharedRows(torch.ones(6, 2) if rows is None else rows, "at")}
+    )
+    return Splits(part, part, part)
+
+
+def splits_bytes(splits: Splits) -> int:
+    return sum(part.bytes() for part in vars(splits).values())
+
+
 class Idle:
     """Takes CPUs and does nothing."""
 
@@ -210,7 +368,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.engine.toys import LOCAL, run_toy
-from vergence.engine.workers import ray_actors
+from vergence.engine.workers import ray_actors, ray_people, ray_transfer
 from vergence.methods.fedcpf import FedCPF
 
 honest = ray_actors.tempfile.mkdtemp
@@ -272,8 +430,12 @@ class TestMachines:
     pytestmark = needs_ray
 
     @pytest.mark.nightly
-    def test_a_machine_that_dies_in_mid_run_changes_no_bit(self, tmp_path, monkeypatch):
-        """The recipe of docs/how-to/cluster.md: a head and a second machine, of one CPU each."""
+    @pytest.mark.parametrize("inputs", [4, WIDE])
+    def test_a_machine_that_dies_in_mid_run_changes_no_bit(self, tmp_path, monkeypatch, inputs):
+        """The recipe of docs/how-to/cluster.md: a head and a second machine, of one CPU each.
+
+        The second one dies, with states that are on no disk where they are large; a third joins.
+        """
         method, out, rounds = FedCPF(local=LOCAL, rate=0.05), tmp_path / "ray", 60
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -302,7 +464,7 @@ class TestMachines:
             joins = [*start, f"--address={at}"]
             machines.append(subprocess.Popen(joins, stdout=log, stderr=log))
             wait_for(lambda: said.read_text().count(STARTED) == 2)
-            run = [sys.executable, "-c", DRIVER, str(out), str(rounds)]
+            run = [sys.executable, "-c", DRIVER, str(out), str(rounds), str(inputs)]
             machines.append(driver := subprocess.Popen(run, stdout=log, stderr=log))
             wait_for(lambda: (out / "turns.csv").exists() and len(table(out, "turns.csv")) > 50)
             pids = below(machines[1].pid)
@@ -310,7 +472,9 @@ class TestMachines:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             assert len(table(out, "turns.csv")) < 9 * rounds
-            assert driver.wait(60) == 0
+            machines.append(subprocess.Popen(joins, stdout=log, stderr=log))
+            assert driver.wait(120) == 0
+            assert ("computed again" in said.read_text()) == (inputs == WIDE)
         finally:
             left = [pid for machine in machines for pid in [machine.pid, *below(machine.pid)]]
             for pid in left:
@@ -320,7 +484,7 @@ class TestMachines:
                 machine.wait()
             log.close()
             shutil.rmtree(folder, ignore_errors=True)
-        alone = run_toy(tmp_path / "alone", method, people=9, rounds=rounds)
+        alone = run_toy(tmp_path / "alone", method, people=9, rounds=rounds, inputs=inputs)
         assert read_manifest(out)["done"]["0"]["fingerprint"] == alone.fingerprint
         assert untimed(out) == untimed(tmp_path / "alone")
 
@@ -332,7 +496,7 @@ from pathlib import Path
 from tests.engine.toys import LOCAL, run_toy
 from vergence.methods.fedcpf import FedCPF
 run_toy(Path(sys.argv[1]), FedCPF(local=LOCAL, rate=0.05), people=9, engine="ray",
-          workers=2, rounds=int(sys.argv[2]))
+          rounds=int(sys.argv[2]), inputs=int(sys.argv[3]), workers=0)
 """
 
 
@@ -379,17 +543,12 @@ class TestSettings:
         """XXH3 of the bytes that arrive is that of the bytes that left, or the run ends."""
         store = PayloadStateStore(tmp_path, 0, (Tiny,))
         filed = store.write("p00", "0.1", Packed(ClientState(Tiny(torch.arange(4.0)))), None)
-        (tmp_path / "state").mkdir()
         data = store.new_states[filed.file].copy()
+        state: Any = RemoteState(data, filed.xxh3, "p00", (Tiny,)).state.state
+        assert state.values.tolist() == [0, 1, 2, 3]
         data[-1] ^= 1
         with pytest.raises(StateError, match="state of 'p00' was damaged"):
-            ray_actors.shelve(
-                ClientStateStore(tmp_path / "state", 0, (Tiny,)),
-                ClientTask("p00", Message("train")),
-                "0.1",
-                filed,
-                data,
-            )
+            RemoteState(data, filed.xxh3, "p00", (Tiny,)).chunks()
 
 
 @dataclass(frozen=True)

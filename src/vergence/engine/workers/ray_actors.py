@@ -1,9 +1,9 @@
 """Worker pool of Ray actors, on this machine or on many.
 
-The machines need not share a disk. Only the driver (the process that started the run) stores
-clients' states: the bytes of a state travel with a task, and come back with its result. Data and
-messages are put into Ray's object store once; every machine fetches them once, and its actors read
-that one copy.
+The machines need not share a disk. People's data and messages are put into Ray's object store; a
+machine fetches those that it needs once, and its actors read that one copy. A client's state stays
+on the machine that computed it, until a checkpoint of the driver (the process that started the run)
+needs it, or an actor of another machine. Actors get the groups of people whom they have worked for.
 
 Used by `engine.solver_selection` and `engine.workers.pools`.
 """
@@ -11,7 +11,6 @@ Used by `engine.solver_selection` and `engine.workers.pools`.
 from __future__ import annotations
 
 import atexit
-import heapq
 import importlib
 import importlib.util
 import os
@@ -26,33 +25,35 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vergence.core.aggregation import Sum
 from vergence.engine.client_runner import ClientRunner
-from vergence.engine.records import ClientTask, GroupResult, TaskBatch
+from vergence.engine.records import ClientResult, ClientTask, GroupResult, TaskBatch
 from vergence.engine.secure_sums import SecureSum
-from vergence.engine.storage.client_states import ClientStateStore
-from vergence.engine.storage.state_journal import StateRef
+from vergence.engine.storage.client_states import ResidentStateStore
 from vergence.engine.workers.ray_transfer import (
-    Array,
-    PayloadResult,
     PayloadStateStore,
+    Reference,
+    RemoteState,
     TaskPayload,
     WorkerSpec,
     as_array,
     as_tensor,
     bytes_of,
+    fetched_states,
     files_of,
     kind,
     load,
 )
-from vergence.errors import ConfigError, PartialRun, StateError, VergenceError
+from vergence.errors import ConfigError, PartialRun, VergenceError
 from vergence.system.memory import keep_freed_memory
 from vergence.system.processes import cpu_count
 
@@ -60,6 +61,8 @@ ADDRESS = "RAY_ADDRESS"
 """The environment variable that names a running cluster; without it Ray is started here."""
 FOLDERS: list[str] = []
 """Folders of the Ray clusters that this process has started."""
+IDLE: list[Reference] = []
+"""Actors of finished runs, which the next run of this process uses."""
 RAY_DEFAULTS = {
     # Ray would send statistics of its use to its makers.
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -151,6 +154,7 @@ def begin(workers: int) -> ModuleType:
 @atexit.register
 def end() -> None:
     """Stop the Ray cluster that this process started, if any, and remove its folder."""
+    IDLE.clear()
     while FOLDERS:
         importlib.import_module("ray").shutdown()
         folder = Path(FOLDERS.pop())
@@ -165,33 +169,41 @@ def end() -> None:
 class RayWorker:
     """A Ray actor: carries out groups of clients' tasks with one network in memory."""
 
-    def __init__(
-        self,
-        modules: Mapping[str, str],
-        recipe: Sequence[Any],
-        seed: int,
-        sums: SecureSum | None,
-    ) -> None:
-        import ray
-
+    def __init__(self) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
         carry_tensors()
+
+    def prepare(
+        self,
+        modules: Mapping[str, str],
+        recipe: Sequence[Reference],
+        seed: int,
+        sums: SecureSum | None,
+    ) -> tuple[str, dict[str, str]]:
+        """Build the network and all else that a run needs, in place of the run before.
+
+        Args:
+            modules: module name -> source text of the user's own files.
+            recipe: list with the reference to a `WorkerSpec` in Ray's object store.
+            seed: seed of the run.
+            sums: its secure sums, if any.
+
+        Returns:
+            This machine's name, and what on it can change the last bits of results: a mapping from
+            names, such as "torch", to versions or digests.
+        """
+        import ray
+
         load(modules)
         spec: WorkerSpec = ray.get(recipe[0])
         worker = spec.worker()
         self.runner = ClientRunner(worker, PayloadStateStore(Path(), seed, worker.records), sums)
         self.known: tuple[int, TaskBatch] | None = None
-
-    def kind(self) -> tuple[str, dict[str, str]]:
-        """Return this machine's name, and what on it can change the last bits of results.
-
-        The second is a mapping from names, such as "torch", to versions or digests.
-        """
-        return platform.node(), kind(self.runner.worker)
+        return platform.node(), kind(worker)
 
     def carry_out(
-        self, at: int, sent: Sequence[Any], number: int, states: Mapping[str, Array]
+        self, at: int, sent: Sequence[Reference], number: int, states: Mapping[str, Reference]
     ) -> TaskPayload:
         """Carry out group `number` of a batch; return its results and new states.
 
@@ -199,14 +211,18 @@ class RayWorker:
             at: number of the batch. The batch is fetched once for all its groups.
             sent: list with the reference to the batch in Ray's object store.
             number: number of the group.
-            states: file name -> bytes of a client's state before the task.
+            states: file name -> a client's state before the task: its bytes, or a reference to
+                them in Ray's object store.
         """
         import ray
 
         if self.known is None or self.known[0] != at:
             self.known = at, ray.get(sent[0])
         store = PayloadStateStore(
-            Path(), self.runner.store.seed, self.runner.store.records, old_states=states
+            Path(),
+            self.runner.store.seed,
+            self.runner.store.records,
+            old_states=fetched_states(states),
         )
         self.runner.store = store
         try:
@@ -227,18 +243,24 @@ class RayCluster:
 
     Args:
         runner: the runner of tasks.
-        workers: number of actors; 0: one per CPU of the cluster.
+        workers: number of actors; 0: one per CPU that the cluster has as a batch begins.
         most: largest number of actors.
+
+    Attributes:
+        reused: actors of an earlier run.
+        home: client -> the actor that worked for the client last, and has its data at hand.
     """
 
     def __init__(self, runner: ClientRunner, workers: int, most: int) -> None:
         self.runner, self.ray = runner, begin(min(workers, most))
-        self.hands: list[Any] = []
-        self.coming: dict[object, Any] = {}
-        self.jobs = 0
+        self.hands: list[Reference] = []
+        self.coming: dict[object, Reference] = {}
+        self.home: dict[str, Reference] = {}
+        self.reused: list[Reference] = []
+        self.jobs, self.idle = 0, True
+        self.workers, self.most = workers, most
         try:
-            cpus = int(self.ray.cluster_resources().get("CPU", 0))
-            self.count = min(workers or cpus, most)
+            self.count, cpus = self.wanted()
             if not 0 < self.count <= cpus:
                 raise ConfigError(
                     f"run.workers asks for {self.count}, and Ray has {cpus} CPUs: use fewer, or "
@@ -255,22 +277,37 @@ class RayCluster:
             self.close()
             raise
 
+    def wanted(self) -> tuple[int, int]:
+        """Return how many actors the run wants, and the number of CPUs that the cluster has."""
+        cpus = int(self.ray.cluster_resources().get("CPU", 0))
+        return min(self.workers or cpus, self.most), cpus
+
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Hand out the batch; yield each group's number and result, in order."""
         self.jobs += 1
+        # A machine that has joined the cluster is used, too.
+        self.count, self.idle = max(self.count, self.wanted()[0]), False
         self.start_missing()
         shift = RayBatch(self, batch)
         for number in range(len(batch.groups)):
             yield number, shift.result(number)
+        self.idle = True
 
     def start_missing(self) -> None:
         """Start actors until there are as many as the run asks for."""
-        kind_of = self.ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
+        kind_of = self.ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(
+            RayWorker
+        )
         for _ in range(self.count - len(self.hands) - len(self.coming)):
-            hand = kind_of.remote(
+            if IDLE:
+                hand = IDLE.pop()
+                self.reused.append(hand)
+            else:
+                hand = kind_of.remote()
+            ready = hand.prepare.remote(
                 self.modules, self.recipe, self.runner.store.seed, self.runner.sums
             )
-            self.coming[hand.kind.remote()] = hand
+            self.coming[ready] = hand
 
     def welcome(self, ref: object) -> None:
         """Accept an actor that has started, after comparing its machine's versions with this one's.
@@ -285,6 +322,10 @@ class RayCluster:
         try:
             machine, theirs = self.ray.get(ref)
         except self.ray.exceptions.RayError as error:
+            if hand in self.reused:
+                # It died after the run before; another one is started.
+                self.start_missing()
+                return
             raise PartialRun(f"a Ray worker cannot start: {error}") from None
         for what, here in self.kind.items():
             if theirs.get(what, "") != here:
@@ -318,19 +359,21 @@ class RayCluster:
             self.start_missing()
 
     def close(self) -> None:
-        """Kill all actors of this run."""
+        """Leave the actors to the next run, or kill them if they still work."""
         if self.ray.is_initialized():
-            for hand in [*self.hands, *self.coming.values()]:
+            for hand in [*([] if self.idle else self.hands), *self.coming.values()]:
                 self.ray.kill(hand)
             carry_tensors(False)
-        self.hands, self.coming = [], {}
+        if self.idle:
+            IDLE.extend(self.hands)
+        self.hands, self.coming, self.home = [], {}, {}
 
 
 class RayBatch:
     """A batch of tasks in progress on Ray actors.
 
     Attributes:
-        todo: numbers of groups that no actor has, as a heap.
+        todo: numbers of groups that no actor has.
         under_way: reference to a result -> (actor, number of the group).
         done: number of a group -> its result, for results that have not been asked for yet.
         tries: number of a group -> how often its actor died while it worked on the group.
@@ -339,8 +382,8 @@ class RayBatch:
     def __init__(self, cluster: RayCluster, batch: TaskBatch) -> None:
         self.cluster, self.batch, self.at = cluster, batch, cluster.jobs
         self.sent = [cluster.ray.put(batch)]
-        self.todo = list(range(len(batch.groups)))
-        self.under_way: dict[object, tuple[Any, int]] = {}
+        self.todo = set(range(len(batch.groups)))
+        self.under_way: dict[object, tuple[Reference, int]] = {}
         self.done: dict[int, GroupResult] = {}
         self.tries: Counter[int] = Counter()
 
@@ -365,14 +408,32 @@ class RayBatch:
         for ahead in range(AHEAD):
             for hand in self.cluster.hands:
                 last = ahead and len(self.todo) <= len(self.cluster.hands)
-                if load[id(hand)] > ahead or last or not self.todo or self.todo[0] >= end:
+                near = sorted(number for number in self.todo if number < end)
+                if load[id(hand)] > ahead or last or not near:
                     continue
-                number = heapq.heappop(self.todo)
-                tasks, folder = self.batch.group(number), self.cluster.runner.store.folder
-                states = {c.file: bytes_of(folder / c.file) for c in tasks if c.file is not None}
+                number = max(near, key=lambda n: self._nearness(n, hand))
+                self.todo.remove(number)
+                files = [task.file for task in self.batch.group(number) if task.file is not None]
+                states = {file: self._state(file) for file in files}
                 ref = hand.carry_out.remote(self.at, self.sent, number, states)
                 self.under_way[ref] = hand, number
                 load[id(hand)] += 1
+
+    def _nearness(self, number: int, hand: object) -> int:
+        """Return how many people of a group an actor worked for last, less those of other actors.
+
+        Of groups that are as near the first is taken.
+        """
+        homes = [self.cluster.home.get(task.client) for task in self.batch.group(number)]
+        return sum(1 if home is hand else -(home is not None) for home in homes)
+
+    def _state(self, file: str) -> Reference:
+        """Return a client's state as an actor takes it: bytes, or a reference to them."""
+        store = self.cluster.runner.store
+        if isinstance(store, ResidentStateStore) and file in store.waiting:
+            state: Any = store.waiting[file][0]
+            return state.data
+        return bytes_of(store.folder / file)
 
     def _receive(self, ref: object) -> None:
         """Take a group's result from Ray, and write its clients' states into the run's folder."""
@@ -381,7 +442,7 @@ class RayBatch:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-                payload = cluster.ray.get(ref)
+                payload: TaskPayload = cluster.ray.get(ref)
         except errors.RayTaskError as error:
             known = isinstance(error.cause, VergenceError | RuntimeError)
             raise (error.cause if known else RuntimeError(str(error))) from None
@@ -390,11 +451,22 @@ class RayBatch:
             return
         del self.under_way[ref]
         tasks = {task.client: task for task in self.batch.group(number)}
-        for result in payload.results:
-            if (filed := result.filed) is not None:
-                data = payload.states[filed.file]
-                shelve(cluster.runner.store, tasks[result.client], self.batch.stamp, filed, data)
-        self.done[number] = payload.result()
+        cluster.home |= dict.fromkeys(tasks, hand)
+        results = [self._filed(tasks[r.client], r, payload) for r in payload.results]
+        self.done[number] = replace(payload.result(), results=results)
+
+    def _filed(self, task: ClientTask, result: ClientResult, payload: TaskPayload) -> ClientResult:
+        """Keep a client's new state for the run's folder; return the result with its reference."""
+        if (filed := result.filed) is None:
+            return result
+        store = self.cluster.runner.store
+        data, share = payload.states[filed.file], filed.share
+        # A view would keep all of the payload in Ray's memory.
+        data = data.copy() if isinstance(data, np.ndarray) else data
+        state: Any = RemoteState(data, filed.xxh3, task.client, store.records)
+        return replace(
+            result, filed=store.write(task.client, self.batch.stamp, state, share, task.spare)
+        )
 
     def _again(self, hand: object, error: Exception) -> None:
         """Put an actor's groups of client tasks back into the list of work, as the actor died.
@@ -415,26 +487,7 @@ class RayBatch:
             )
         # Only after the check: Ray may wait for minutes where an actor is killed while it starts.
         self.cluster.lose(hand)
-        for number in (first, *waiting):
-            heapq.heappush(self.todo, number)
-
-
-def shelve(
-    store: ClientStateStore, task: ClientTask, stamp: str, filed: StateRef, data: Array
-) -> None:
-    """Write into the run's folder a client's state that an actor sent back.
-
-    `RayBatch` calls this.
-
-    Raises:
-        StateError: the bytes are not those that the actor wrote.
-    """
-    arrived: Any = PayloadResult(data)
-    if store.write(task.client, stamp, arrived, filed.share, task.spare) != filed:
-        raise StateError(
-            f"the state of '{task.client}' was damaged on its way here; `vergence resume` goes on "
-            "from the last checkpoint"
-        )
+        self.todo |= {first, *waiting}
 
 
 def carry_tensors(yes: bool = True) -> None:

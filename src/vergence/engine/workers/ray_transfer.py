@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib.util
 import platform
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.abc import InspectLoader
 from pathlib import Path
@@ -36,10 +37,14 @@ from vergence.engine.code_digest import code_digest
 from vergence.engine.records import ClientResult, ClientState, GroupResult
 from vergence.engine.storage.client_states import ClientStateStore, file_of
 from vergence.engine.storage.state_journal import StateRef
-from vergence.errors import StateError
+from vergence.errors import PartialRun, StateError
 from vergence.privacy.hooks import ClientHooks
 
 Array = NDArray[np.uint8]
+Reference = Any
+"""Reference to an object or an actor of Ray, which may not be installed."""
+SENT_ALONG = 100_000
+"""Bytes up to which a client's new state goes to the driver with the results."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,20 @@ class WorkerSpec:
 
     @classmethod
     def of(cls, worker: ClientExecutor) -> WorkerSpec:
-        """Take the parts of an executor, for actors that compute on CPUs."""
-        how = replace(worker.how, device=CPU)
-        return cls(worker.method, worker.task, worker.data, worker.stream, how, worker.hooks)
+        """Take the parts of an executor, for actors that compute on CPUs.
+
+        People's data are put into Ray's object store.
+        """
+        # Imported here, as it needs Ray.
+        from vergence.engine.workers.ray_people import fetched
+
+        how, data = replace(worker.how, device=CPU), worker.data
+        trained_on = fetched(data.trained_on)
+        # Apart from data centres and labs they are the same people, whose data are stored once.
+        same = data.people is data.trained_on
+        people = trained_on if same else fetched(data.people)
+        data = replace(data, trained_on=trained_on, people=people)
+        return cls(worker.method, worker.task, data, worker.stream, how, worker.hooks)
 
     def worker(self) -> ClientExecutor:
         """Build the executor, with a network of its own."""
@@ -94,15 +110,75 @@ class PayloadStateStore(ClientStateStore):
         return StateRef(file, quick_digest(*chunks), share)
 
 
-@dataclass(frozen=True)
-class PayloadResult:
-    """Bytes of a client's state that an actor sent back, to be written unchanged."""
+class LostStates(PartialRun):
+    """Clients' states that the last checkpoint lacks are gone, with the machine that had them."""
 
-    data: Array
+
+@dataclass(frozen=True)
+class RemoteState:
+    """A client's new state on the machine of the actor that computed it; a small one is here.
+
+    It stands for the `Packed` state where a store keeps or writes it.
+
+    Attributes:
+        data: the bytes, or the reference to them in Ray's object store.
+        xxh3: digest of the bytes that the actor computed.
+        client: name of the client.
+        records: dataclasses of which the state may be made.
+    """
+
+    data: Array | Reference
+    xxh3: str
+    client: str
+    records: Sequence[type]
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The bytes that are here; empty if they are on another machine."""
+        return {"state": self.data} if isinstance(self.data, np.ndarray) else {}
 
     def chunks(self) -> list[memoryview]:
-        """Return the bytes, as a list with one item."""
-        return [self.data.data]
+        """Fetch the bytes; return them as a list with one item.
+
+        Raises:
+            StateError: they are not the bytes that the actor stored.
+            LostStates: they are gone.
+        """
+        data = fetched_states({"": self.data})[""].data
+        if quick_digest(data) != self.xxh3:
+            raise StateError(
+                f"the state of '{self.client}' was damaged on its way here; `vergence resume` goes "
+                "on from the last checkpoint"
+            )
+        return [data]
+
+    @property
+    def state(self) -> ClientState:
+        """The state itself."""
+        return unpack(self.chunks()[0].tobytes(), ClientState, *self.records)
+
+
+def fetched_states(states: Mapping[str, Array | Reference]) -> dict[str, Array]:
+    """Return states' bytes by file name, after fetching those that Ray has references to.
+
+    Raises:
+        LostStates: a state is gone, as the machine that had it died.
+    """
+    far = {file: ref for file, ref in states.items() if not isinstance(ref, np.ndarray)}
+    if not far:
+        return dict(states)
+    import ray
+    from ray.exceptions import ObjectLostError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return {**states, **dict(zip(far, ray.get([*far.values()]), strict=True))}
+    except ObjectLostError:
+        raise LostStates(
+            "a machine of the Ray cluster died, and with it clients' states that the last "
+            "checkpoint lacks"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -114,13 +190,17 @@ class TaskPayload:
     weights: Mapping[str, float | Params]
     count: int
     replies: Mapping[str, SealedReply]
-    states: Mapping[str, Array]
+    states: Mapping[str, Array | Reference]
 
     @classmethod
     def of(cls, group: GroupResult, states: Mapping[str, Array]) -> TaskPayload:
-        """Make the payload of a group's result."""
+        """Make the payload of a group's result; large states stay here, and references go."""
+        import ray
+
         whole = group.sum
-        return cls(group.results, whole.totals, whole.weights, whole.count, group.replies, states)
+        # A small state costs less on its way than a reference to it.
+        kept = {f: ray.put(s) if s.nbytes > SENT_ALONG else s for f, s in states.items()}
+        return cls(group.results, whole.totals, whole.weights, whole.count, group.replies, kept)
 
     def result(self) -> GroupResult:
         """Return the group's result, with copies of single replies."""
