@@ -2,8 +2,8 @@
 
 python -m benchmarks.large_models [--million 70] [--people 5] [--rounds 5] [--runs 3]
     [--against FOLDER]: CPU and wall seconds of a round beside the steps, and of a person who takes
-part, for FedAvg and FedCPF; medians over rounds. `--against` names the `src` folder of another
-version, whose runs alternate with this one's.
+part, and seconds of whole rounds, for FedAvg and FedCPF; medians over rounds. `--against` names the
+`src` folder of another version, whose runs alternate with this one's.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Added(nn.Linear):
 
 
 class Clock:
-    """CPU and wall seconds of this process outside of gradient steps, and pages that it touched."""
+    """CPU and wall seconds of this process outside of gradient steps, its seconds, and its pages."""
 
     def __init__(self) -> None:
         self.trained, fit = [0.0, 0.0], Solver.fit
@@ -76,10 +76,10 @@ class Clock:
 
         mock.patch.object(Solver, "fit", timed).start()
 
-    def read(self) -> tuple[float, float, int]:
+    def read(self) -> tuple[float, float, float, int]:
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         cpu, wall = time.process_time(), time.perf_counter()
-        return cpu - self.trained[0], wall - self.trained[1], faults
+        return cpu - self.trained[0], wall - self.trained[1], wall, faults
 
 
 def people(count: int) -> Federation:
@@ -108,7 +108,7 @@ def one_run(method: str, million: int, count: int, rounds: int) -> dict[str, lis
         )
     # The last mark is that of the evaluation at the end. First rounds touch all memory.
     spans = list(itertools.pairwise(marks[2:-1]))
-    names = ("cpu", "wall", "pages")
+    names = ("cpu", "wall", "round", "pages")
     spent = {name: [b[i] - a[i] for a, b in spans] for i, name in enumerate(names)}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return spent | {"peak": [peak], "fingerprint": run.fingerprint}
@@ -137,11 +137,13 @@ def main() -> None:
                 runs[source].append(child(source, *at))
         prints = {run["fingerprint"] for some in runs.values() for run in some}
         for source, some in runs.items():
-            whole = {n: [v for run in some for v in run[n]] for n in ("cpu", "wall", "pages")}
-            cpu, wall, pages = (median(values) for values in whole.values())
+            names = ("cpu", "wall", "round", "pages")
+            whole = {n: [v for run in some for v in run[n]] for n in names}
+            cpu, wall, round_, pages = (median(values) for values in whole.values())
             print(
                 f"{method}, {source}: {cpu:.2f} CPU s and {wall:.2f} s a round beside the steps, "
                 f"{cpu / given.people:.3f} and {wall / given.people:.3f} a person, "
+                f"{round_:.2f} s a round with them, "
                 f"{pages / 1000:.0f} thousand pages, "
                 f"peak {median(run['peak'][0] for run in some):.1f} GiB, "
                 f"{len(prints)} fingerprint(s)",

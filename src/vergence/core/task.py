@@ -34,9 +34,9 @@ from vergence.errors import ConfigError
 Names = tuple[str, ...]
 LOGITS = "logits"
 """Name of the class scores in the outputs of networks of other libraries (transformers)."""
-# Layers draw their first weights from torch's one global generator: two threads that built networks
-# at once would mix their numbers.
-BUILDING = threading.RLock()
+# Layers draw their first weights, and dropout its zeros, from torch's one global generator: two
+# threads that used it at once would mix their numbers.
+GLOBAL_GENERATOR = threading.RLock()
 NORMS = (nn.GroupNorm, nn.LayerNorm, FrozenBatchNorm, TrackedBatchNorm)
 """Normalisation layers that a network may have; `Layout.of` refuses torch's BatchNorm."""
 
@@ -530,7 +530,7 @@ class Task(NamedOptions, ABC):
 def isolated_randomness() -> Iterator[None]:
     """Let the block seed torch's global generator, and restore the generator's state at the end."""
     # Threads share this generator: one block at a time may use it.
-    with BUILDING, torch.random.fork_rng(devices=[]):
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         yield
 
 

@@ -32,7 +32,7 @@ from vergence.core.requests import (
     StepResult,
 )
 from vergence.core.serialization import CPU
-from vergence.core.task import Task
+from vergence.core.task import GLOBAL_GENERATOR, Task
 from vergence.engine.early_stopping import VALIDATION
 from vergence.engine.evaluation import Evaluation
 from vergence.engine.records import (
@@ -221,7 +221,7 @@ class ClientExecutor:
             return
         asks = [self._placed(turn.ask) for turn in turns if isinstance(turn.ask, Fit)]
         streams = [turn.batches() for turn in turns]
-        with profiling.phase("training"):
+        with GLOBAL_GENERATOR, profiling.phase("training"):
             fitted = trainer.fit_all(asks, streams, turns[0].progress)
         for turn, result in zip(turns, fitted, strict=True):
             turn.go_on(result)
@@ -306,7 +306,8 @@ class ClientExecutor:
         measured = {}
         # P1 is the model after local training; a turn that trained nothing has none.
         if "P1" in turn.points and turn.fitted is not None:
-            measured["P1"] = self.measure.own(turn.fitted.params, client)
+            with GLOBAL_GENERATOR:
+                measured["P1"] = self.measure.own(turn.fitted.params, client)
         result = ClientResult(
             client,
             examples=self.task.weigh(turn.site.train),
@@ -337,7 +338,8 @@ class ClientExecutor:
 
     def _answer(self, ask: Ask | None, turn: ClientTurn) -> object:
         """Answer a request of a turn, such as a training; hooks of protections may change it."""
-        with profiling.phase("training"):
+        # There is one network, which the turns of several threads train one after the other.
+        with GLOBAL_GENERATOR, profiling.phase("training"):
             return answered(self.hooks, ask, turn, lambda ask: self._plain(ask, turn))
 
     def _plain(self, ask: Ask, turn: ClientTurn) -> object:

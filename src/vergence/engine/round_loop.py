@@ -61,6 +61,7 @@ from vergence.errors import ConfigError, StateError
 from vergence.metrics.intervals import with_number
 from vergence.privacy.hooks import ServerHooks
 from vergence.system.memory import available_bytes
+from vergence.system.processes import cpu_count
 from vergence.training.device import products_in, room_on
 from vergence.wire.codecs import Compression
 
@@ -69,6 +70,10 @@ RETURNS = 10
 # A larger state takes longer to hash and to write than a thread takes to start.
 LARGE = 4_000_000
 """Number of a network's parameters above which a thread writes checkpoints."""
+# One that trains and two that compute what methods do with results: each has several vectors of the
+# model's size.
+TURNS_AT_ONCE = 3
+"""Number of threads that carry out turns of a large network in one process."""
 UPLOAD = "upload"
 """Name in turns.csv for the raw data that are sent to a data centre."""
 Tick = Callable[["RoundSummary"], object]
@@ -202,6 +207,8 @@ def _run_on(
         if far or (plain and type(pool) is InProcess and stays_here(executor, plan)):
             room = available_bytes() / 4
             store = runner.store = ResidentStateStore(**vars(store), room=room)
+            if sums is None:
+                pool.threads = min(TURNS_AT_ONCE, cpu_count())
         index = ClientStateIndex(store, plan.silos.lab_of if plan.silos.labs else {})
     else:
         pool, index = pool_factory(runner)

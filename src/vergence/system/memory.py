@@ -17,7 +17,7 @@ try:
 except ImportError:
     resource = None
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
 
 
 def machine_bytes() -> int:
@@ -85,6 +85,9 @@ def keep_freed_memory() -> None:
             mallopt(M_MMAP_THRESHOLD, 32 << 20)
         mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
         mallopt(M_TOP_PAD, 64 << 20)
+        # Memory of a thread's own would have at most 64 MiB in one piece, and larger vectors would
+        # be mapped and unmapped each time.
+        mallopt(M_ARENA_MAX, 1)
 
 
 def raise_open_files() -> None:

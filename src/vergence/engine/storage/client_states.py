@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import RLock
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -165,6 +166,7 @@ class ResidentStateStore(ClientStateStore):
         waiting: file -> state and fraction of personal parameters; the state that was not used for
             longest comes first.
         used: their bytes there, under `waiting`; counted as they come and go, not over all people.
+        lock: one thread at a time may change what is here.
         written: file -> complete reference, of states that are in their files, too.
         spares: unneeded files, which may be overwritten.
     """
@@ -174,13 +176,15 @@ class ResidentStateStore(ClientStateStore):
     used: Counter[str] = field(default_factory=Counter)
     written: dict[str, StateRef] = field(default_factory=dict)
     spares: list[str] = field(default_factory=list)
+    lock: AbstractContextManager[object] = field(default_factory=RLock, compare=False)
 
     def read(self, file: str, fresh: object = None) -> ClientState:
         """Return a state from memory, or read it from its file."""
-        if file not in self.waiting:
-            return super().read(file, fresh)
-        self.waiting[file] = self.waiting.pop(file)
-        state = self.waiting[file][0].state
+        with self.lock:
+            if file not in self.waiting:
+                return super().read(file, fresh)
+            self.waiting[file] = self.waiting.pop(file)
+            state = self.waiting[file][0].state
         assert isinstance(state, ClientState)
         return state
 
@@ -189,17 +193,18 @@ class ResidentStateStore(ClientStateStore):
     ) -> StateRef:
         """Keep a state under its file's name; the reference has no digest before it is settled."""
         file = file_of(self.seed, client, stamp)
-        if spare is not None:
-            self.forget(spare)
-            if (self.folder / spare).exists():
-                self.spares.append(spare)
-        self._free(file)
-        self.waiting[file] = packed, share
-        self.used["waiting"] += _bytes_there(self.waiting[file])
-        while len(self.waiting) > 1 and self.used["waiting"] > self.room:
-            oldest = next(iter(self.waiting))
-            self._settled(StateRef(oldest, "", None))
-            self._free(oldest)
+        with self.lock:
+            if spare is not None:
+                self.forget(spare)
+                if (self.folder / spare).exists():
+                    self.spares.append(spare)
+            self._free(file)
+            self.waiting[file] = packed, share
+            self.used["waiting"] += _bytes_there(self.waiting[file])
+            while len(self.waiting) > 1 and self.used["waiting"] > self.room:
+                oldest = next(iter(self.waiting))
+                self._settled(StateRef(oldest, "", None))
+                self._free(oldest)
         return StateRef(file, "", share)
 
     def _settled(self, entry: StateRef) -> StateRef:
@@ -225,8 +230,9 @@ class ResidentStateStore(ClientStateStore):
 
     def forget(self, file: str) -> None:
         """Free the memory of a state that no turn will read again."""
-        self._free(file)
-        self.written.pop(file, None)
+        with self.lock:
+            self._free(file)
+            self.written.pop(file, None)
 
     def at_home(self) -> ClientStateStore:
         """Return a store that reads the files into main memory."""

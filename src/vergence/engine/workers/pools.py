@@ -11,12 +11,16 @@ from __future__ import annotations
 import json
 import math
 import selectors
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Protocol
+
+import torch
 
 from vergence import console, errors, profiling
 from vergence.core.aggregation import Sum
@@ -68,17 +72,38 @@ class WorkerPool(Protocol):
 
 
 class InProcess:
-    """Carries out groups of clients' tasks in this process, one after another."""
+    """Carries out groups of clients' tasks in this process, one after another.
+
+    Attributes:
+        threads: how many turns are under way at once, each in a thread of its own; 1: one turn
+            after the other, in the calling thread. One thread trains at a time, while the others
+            compute what methods do with the results, and check and add up replies.
+    """
 
     count = 1
+    threads = 1
 
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
 
     def run(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
-        """Carry out the groups one by one; yield each group's number and result."""
-        for number in range(len(batch.groups)):
-            yield number, self.runner.carry_out(batch, number, Sum())
+        """Carry out the groups; yield each group's number and result, in order."""
+        numbers = range(len(batch.groups))
+        # A profile has one phase at any moment.
+        if self.threads == 1 or batch.kind != "turn" or profiling.active is not None:
+            for number in numbers:
+                yield number, self.runner.carry_out(batch, number, Sum())
+            return
+        # All threads read it, and the first would make it.
+        _ = self.runner.fresh
+        running: deque[Future[GroupResult]] = deque()
+        with ThreadPoolExecutor(self.threads, "turns", torch.set_num_threads, (1,)) as threads:
+            for number in numbers:
+                running.append(threads.submit(self.runner.carry_out, batch, number, Sum()))
+                if len(running) == self.threads:
+                    yield number + 1 - self.threads, running.popleft().result()
+            for number in numbers[len(numbers) - len(running) :]:
+                yield number, running.popleft().result()
 
     def close(self) -> None:
         """Do nothing: there is nothing to stop."""
