@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ torch.set_num_threads(1)
 # The same examples every time, and no clock: a busy machine is not a failure.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
+# Without it cuBLAS is refused where deterministic algorithms are demanded.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 ROOT = Path(__file__).parent.parent
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:
@@ -26,6 +29,14 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
 
 # Nothing that importing and collecting make is rubbish: it is not looked through for any.
 gc.disable()
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    """Demand deterministic algorithms of torch: others raise, and new memory is full of NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def pytest_collection_finish() -> None:

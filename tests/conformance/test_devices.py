@@ -46,6 +46,7 @@ from vergence.privacy.split.defense import NoPeekCut
 from vergence.tasks.toy import ToyTask
 from vergence.training.sequential import Solver
 
+pytestmark = pytest.mark.usefixtures("deterministic")
 CHECKPOINT = {"serialization._body", "serialization._equal"}
 """A checkpoint brings states home; arrays of a state are compared, so that equal ones are one."""
 ONCE = {

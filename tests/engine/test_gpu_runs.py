@@ -10,7 +10,9 @@ from tests.engine.toys import run_toy
 from vergence.api.task_from import task_from
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
+from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
+from vergence.data.synthetic.ego.ego_synthetic import EgoSynthetic
 from vergence.engine import client_executor, round_loop, solver_selection
 from vergence.methods.ditto import Ditto
 from vergence.methods.fedadam import FedAdam
@@ -19,7 +21,9 @@ from vergence.methods.fedcpf import FedCPF
 from vergence.methods.fedper import FedPer
 from vergence.methods.fedprox import FedProx
 from vergence.methods.scaffold import Scaffold
+from vergence.models.glc.glc_vit import GlcVit
 from vergence.models.linear import Linear
+from vergence.tasks.gaze_map import GazeMap
 from vergence.tasks.toy import ToyTask
 from vergence.training import device as device_module
 from vergence.training.cuda_graphs import Graphed
@@ -30,6 +34,9 @@ METHODS: dict[str, Method] = {
     "fedcpf": FedCPF(local=LOCALS["clip"], rate=0.2),
     "scaffold": Scaffold(local=LOCALS["clip"]),
 }
+
+
+pytestmark = pytest.mark.usefixtures("deterministic")
 
 
 @pytest.mark.gpu
@@ -74,6 +81,20 @@ def test_models_that_stay_have_the_bits_of_those_that_come_home(name, task, tmp_
     monkeypatch.setattr(round_loop, "stays_on", lambda *_: False)
     runs.append(run_toy(tmp_path / "home", RESIDENT[name], **plan))
     assert len({run.fingerprint for run in runs}) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_attention_and_maps_repeat_with_deterministic_algorithms(precision, tmp_path):
+    """Torch's fused attention has a fixed order of sums in its gradient only where one is asked."""
+    task, people = GazeMap(GlcVit("tiny64")), EgoSynthetic(people=2, clips=4).load()
+    local = LocalTraining(optimizer="adamw", lr=1e-3, epochs=2, batch=2)
+    plan = {"rounds": 2, "task": task, "federation": people, "precision": precision}
+    runs = [
+        run_toy(tmp_path / folder, FedAvg(local=local), device="cuda", **plan)
+        for folder in ("a", "b")
+    ]
+    assert runs[0].fingerprint == runs[1].fingerprint
 
 
 def until(last: int) -> Callable[..., object]:

@@ -46,6 +46,7 @@ from vergence.training.graph_recorder import CudaGraphRecorder
 from vergence.training.sequential import Solver
 from vergence.training.stacked import Stacked
 
+pytestmark = pytest.mark.usefixtures("deterministic")
 WITHIN = {"mlp64": 1e-13}
 ON_GPU = 100
 """How many times further apart results of a GPU may be: it adds up in another order."""

@@ -42,7 +42,7 @@ FAST = replace(CPF, local=replace(CPF.local, lr=1.0))
 METHODS = [FedAvg(local=LOCALS["momentum"]), FedCPF(local=LOCALS["momentum"], rate=0.2), CPF]
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("deterministic")]
 
 
 @pytest.fixture(autouse=True)
