@@ -62,7 +62,7 @@ class Added(nn.Linear):
 
 
 class Clock:
-    """CPU and wall seconds of this process outside of gradient steps, its seconds, and its pages."""
+    """CPU and wall seconds of this process outside of gradient steps, wall seconds, and pages."""
 
     def __init__(self) -> None:
         self.trained, fit = [0.0, 0.0], Solver.fit

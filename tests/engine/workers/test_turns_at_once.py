@@ -18,6 +18,7 @@ from vergence.errors import ConfigError
 from vergence.methods.fedcpf import FedCPF
 from vergence.training.sequential import Solver
 
+pytestmark = pytest.mark.slow
 METHOD = FedCPF(local=LOCALS["plain"], rate=0.2)
 PLAN = {"people": 6, "rounds": 3, "task": DROPPING, "checkpoint_every": 0}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -36,6 +36,14 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
 
 State = TypeVar("State")
+
+
+class Unwritten(NamedTuple):
+    """A client's state that is not in its file yet: the file's name, its bytes, and `share`."""
+
+    file: str
+    chunks: Sequence[memoryview]
+    share: float | None
 
 
 def file_of(seed: int, client: str, stamp: str) -> str:
@@ -124,13 +132,12 @@ class ClientStateStore:
             share: fraction of the parameters that are personal; None: the method has no mask.
             spare: an unneeded file, which may be overwritten; None: there is none.
         """
-        return self._to_file(file_of(self.seed, client, stamp), packed, share, spare)
+        return self._to_file(file_of(self.seed, client, stamp), packed.chunks(), share, spare)
 
     def _to_file(
-        self, file: str, packed: Packed, share: float | None, spare: str | None
+        self, file: str, chunks: Sequence[memoryview], share: float | None, spare: str | None
     ) -> StateRef:
         """Write a state to a file of this name, in place of a spare file if there is one."""
-        chunks = packed.chunks()
         with saving(self.folder.parent), profiling.phase("checkpoints"):
             # The pages of a spare file are in memory already: 2 ms instead of up to 30 for 15 MB.
             if spare is not None:
@@ -145,6 +152,14 @@ class ClientStateStore:
 
     def settle(self, filed: dict[str, StateRef]) -> None:
         """Write states to their files that are not there yet, and complete their references."""
+
+    def unwritten(self, *filed: dict[str, StateRef]) -> list[Unwritten]:
+        """Return the states that are not in their files yet; complete the other references."""
+        return []
+
+    def write_later(self, state: Unwritten) -> StateRef:
+        """Write one of the states that `unwritten` returned, in any thread."""
+        return self._to_file(*state, None)
 
     def forget(self, file: str) -> None:
         """Free the memory of a state that no turn will read again."""
@@ -210,9 +225,13 @@ class ResidentStateStore(ClientStateStore):
     def _settled(self, entry: StateRef) -> StateRef:
         """Return a complete reference, after writing the file if it is not there yet."""
         if not entry.xxh3 and entry.file not in self.written:
-            spare = self.spares.pop() if self.spares else None
-            self.written[entry.file] = self._to_file(entry.file, *self.waiting[entry.file], spare)
+            self.write_later(self._unwritten(entry.file))
         return self.written.get(entry.file, entry)
+
+    def _unwritten(self, file: str) -> Unwritten:
+        """Return what is needed to write a state; that on a GPU comes home."""
+        packed, share = self.waiting[file]
+        return Unwritten(file, packed.chunks(), share)
 
     def _free(self, file: str) -> None:
         if file in self.waiting:
@@ -226,7 +245,29 @@ class ResidentStateStore(ClientStateStore):
 
     def settle(self, filed: dict[str, StateRef]) -> None:
         """Write states to their files that are not there yet, and complete their references."""
-        filed.update({client: self._settled(entry) for client, entry in filed.items()})
+        with self.lock:
+            filed.update({client: self._settled(entry) for client, entry in filed.items()})
+
+    def unwritten(self, *filed: dict[str, StateRef]) -> list[Unwritten]:
+        """Return the states that are not in their files yet; complete the other references."""
+        with self.lock:
+            for entries in filed:
+                entries.update({c: self.written.get(e.file, e) for c, e in entries.items()})
+            files = dict.fromkeys(e.file for some in filed for e in some.values() if not e.xxh3)
+            return [self._unwritten(file) for file in files]
+
+    def write_later(self, state: Unwritten) -> StateRef:
+        """Write one of the states that `unwritten` returned, in any thread."""
+        with self.lock:
+            # Another thread needed its memory, and wrote it.
+            if state.file in self.written:
+                return self.written[state.file]
+            spare = self.spares.pop() if self.spares else None
+            entry = self._to_file(*state, spare)
+            # A later turn may have replaced it.
+            if state.file in self.waiting:
+                self.written[state.file] = entry
+            return entry
 
     def forget(self, file: str) -> None:
         """Free the memory of a state that no turn will read again."""
@@ -331,8 +372,8 @@ class ClientStateIndex(Mapping[str, Any]):
 
     def take_changes(self) -> StateChanges:
         """Return what a checkpoint writes of the states; later changes belong to the next one."""
-        self.settle()
-        taken = StateChanges(self, dict(self.filed), self.changed, self.passed)
+        unwritten = self.store.unwritten(self.filed, self.changed, self.best)
+        taken = StateChanges(self, dict(self.filed), self.changed, self.passed, unwritten)
         self.changed, self.passed = {}, []
         return taken
 
@@ -371,12 +412,20 @@ class StateChanges:
         filed: client -> reference to the file of its state.
         changed: client -> reference, for states that changed since the checkpoint before.
         replaced: files of replaced states that the checkpoint before still names.
+        unwritten: states that are not in their files yet.
     """
 
     index: ClientStateIndex
-    filed: Mapping[str, StateRef]
-    changed: Mapping[str, StateRef]
+    filed: dict[str, StateRef]
+    changed: dict[str, StateRef]
     replaced: list[str]
+    unwritten: Sequence[Unwritten]
+
+    def write(self) -> None:
+        """Write states to their files that are not there yet, and complete their references."""
+        complete = {state.file: self.index.store.write_later(state) for state in self.unwritten}
+        for entries in (self.filed, self.changed):
+            entries.update({c: complete.get(e.file, e) for c, e in entries.items()})
 
     def release(self) -> None:
         """Let replaced files be overwritten, once the new checkpoint is complete."""

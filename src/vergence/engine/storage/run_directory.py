@@ -197,7 +197,7 @@ class RunDirectory:
             seed: seed of the run.
             round: number of rounds that are done.
             server: state of the method's server.
-            clients: index of clients' states, which are already in their files.
+            clients: index of clients' states.
             fingerprint: fingerprint of a finished seed; None: the seed is not finished.
             engine_state: name -> part of the engine's own state. Each part has its own file, which
                 is written again only if the part is another object.
@@ -260,6 +260,7 @@ class RunDirectory:
         """Write a checkpoint of packed server state `data`; None: it is that of the last one."""
         # New files get new names, then the manifest is replaced in one step, then old files go.
         with saving(self.path), profiling.phase("checkpoints"):
+            clients.write()
             before = self.manifest.get("files", {}) if self.manifest["seed"] == seed else {}
             # The last round is saved twice, before and after `finish`. Under one name the second
             # would overwrite a file that the first manifest still names.
