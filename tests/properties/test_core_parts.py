@@ -70,6 +70,10 @@ def test_counts_and_parts_of_a_mask_by_hand():
         (["a", "b", "a"], "'a' is there twice"),
         (["Anna", "anna"], "'anna' and 'Anna' are one file's name"),
         (["\u00e9", "e\u0301"], "are one file's name"),
+        (["=1+1"], "begins with ="),
+        (["@SUM(A1)"], "begins with @"),
+        (["+4"], "begins with +"),
+        (["-4"], "begins with -"),
         (["STRASSE", "stra\u00dfe"], "are one file's name"),
     ],
 )

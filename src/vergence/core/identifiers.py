@@ -16,6 +16,10 @@ LONGEST = 100
 """Largest number of bytes of an id."""
 
 
+FORMULA = "=+-@"
+"""Signs with which a formula may begin in a spreadsheet, which is where tables are opened."""
+
+
 def check_ids(ids: Iterable[str], where: str) -> None:
     """Check that ids are printable, usable in file names, and different from each other.
 
@@ -31,7 +35,7 @@ def check_ids(ids: Iterable[str], where: str) -> None:
     for person in ids:
         fault = _fault(person)
         if not fault:
-            folded = _folded(person)
+            folded = file_name(person)
             if folded in seen:
                 twin = seen[folded]
                 fault = "is there twice" if twin == person else f"and {twin!a} are one file's name"
@@ -54,12 +58,14 @@ def _fault(person: object) -> str:
         return "holds characters that cannot be printed"
     if "/" in person or "\\" in person or person in (".", ".."):
         return "would lead to another folder"
+    if person[0] in FORMULA:
+        return f"begins with {person[0]}, so that spreadsheets take it for a formula"
     size = len(person.encode())
     return f"has {size} bytes" if size > LONGEST else ""
 
 
-def _folded(person: str) -> str:
-    """Return the form of an id that case-insensitive file systems compare."""
+def file_name(person: str) -> str:
+    """Return the form of an id, or of another name, that case-insensitive file systems compare."""
     # Some file systems also take the two Unicode spellings of é (one character, or two) for one.
     if person.isascii():
         return person.lower()

@@ -58,8 +58,8 @@ class LocalTraining(NamedOptions, label="local"):
             a 4 x 4 grid), `weighted` every sample in proportion to its column `sampling_weight`.
     """
 
-    epochs: Annotated[int, Ge(1)] = 1
-    steps: Annotated[int, Ge(1)] | None = None
+    epochs: Annotated[int, Interval(ge=1, le=10_000_000)] = 1
+    steps: Annotated[int, Interval(ge=1, le=10_000_000)] | None = None
     batch: Annotated[int, Ge(1)] = 32
     optimizer: Literal["sgd", "adam", "adamw"] | Callable[..., Optimizer] = "adamw"
     # None is what stands in a call; `__post_init__` puts the optimiser's rate there.

@@ -171,6 +171,12 @@ def check_ranges(record: object, name: str) -> None:
         for number, bounds in zip(value if several else (value,), places, strict=False):
             if isinstance(number, bool) or not isinstance(number, numbers.Real):
                 continue
+            # A larger one would not even be a float, and printing it could end in an error, too.
+            if isinstance(number, int) and number.bit_length() > 63:
+                raise ConfigError(
+                    f"{name}: {field_name} must be below 2^63; got a number of "
+                    f"{number.bit_length()} bits"
+                )
             if not all(HOLDS[sign](float(number), float(bound)) for sign, bound in bounds):
                 shown = value if several else f"{value:g}"
                 raise ConfigError(f"{name}: {field_name} must be {_limits(bounds)}; got {shown}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 
 from vergence.core.naming import plural
 from vergence.core.options import NamedOptions, check_ranges
@@ -80,7 +80,7 @@ class Plan(NamedOptions):
         silos: labs: clients with many people inside; or a mapping, lab -> names of its people.
     """
 
-    rounds: Annotated[int, Ge(0)] = 20
+    rounds: Annotated[int, Interval(ge=0, le=10_000_000)] = 20
     seeds: tuple[int, ...] = (0,)
     split_seeds: tuple[int, ...] = ()
     engine: Literal["simulator", "bytes", "ray"] = "simulator"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.core.federation import Dataset, Federation
+from vergence.core.identifiers import file_name
 from vergence.core.local_training import LocalTraining
 from vergence.core.method import Method
 from vergence.core.task import Model, Task
@@ -52,7 +53,7 @@ from vergence.experiment.search_space import (
     setting,
 )
 from vergence.experiment.starting_model import starting_model
-from vergence.experiment.table_binding import as_table, record_from_table
+from vergence.experiment.table_binding import as_table, check_numbers, record_from_table
 from vergence.experiment.trust import (
     Code,
     current_trust,
@@ -327,6 +328,7 @@ def read(path: Path, above: tuple[Path, ...] = (), sender: Path | None = None) -
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}); mend it") from None
+    check_numbers(table, str(path))
     if in_run_folder(path):
         sender, table = path, with_former_defaults(table)
     else:
@@ -367,6 +369,7 @@ def override(table: Table, item: str) -> None:
         value = text
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--set {path}: no value is like this ({error})") from None
+    check_numbers(value, f"--set {short(path)}")
     *parents, last = path.split(".")
     if len(parents) > DEEPEST:
         raise ConfigError(f"--set {path}: no setting lies {len(parents)} tables deep")
@@ -641,11 +644,12 @@ def method_table(entry: Any) -> Table:
 
 def build_methods(table: Table) -> dict[str, Method]:
     """Build an experiment's methods, by label."""
-    methods = {}
+    methods, folders = dict[str, Method](), dict[str, str]()
     for entry in method_tables(table):
         label, method = build_method(entry, table.get("local", {}))
-        if label in methods:
-            raise ConfigError(f"two methods are labelled '{label}': give one a `label` of its own")
+        # A label is a folder's name, in which capitals do not count on Windows and macOS.
+        if (twin := folders.setdefault(file_name(label), label)) in methods:
+            raise ConfigError(f"two methods share a folder, '{twin}' and '{label}': label one anew")
         methods[label] = method
     return methods
 

@@ -107,6 +107,25 @@ def _untyped_hint(record: type, key: str) -> str:
     return f"; '{key}' of {record.__name__} has no type, as options need: write `{typed}`"
 
 
+def check_numbers(value: Any, where: str) -> None:
+    """Check that whole numbers have 64 bits, as TOML says; `where` names the file or the option.
+
+    Raises:
+        ConfigError: a number is larger. Printing it could end in an error, too.
+    """
+    if isinstance(value, dict):
+        for key, part in value.items():
+            check_numbers(part, f"{where}, {key[:50]}")
+    elif isinstance(value, list):
+        for part in value:
+            check_numbers(part, where)
+    elif isinstance(value, int) and value.bit_length() > 63:
+        raise ConfigError(
+            f"{where}: a whole number must be below 2^63 = {WHOLE}; got one of "
+            f"{value.bit_length()} bits"
+        )
+
+
 def fitting(hint: Any, value: Any) -> Any:
     """Convert a value of a table to the type of an annotation, such as a list to a tuple.
 
