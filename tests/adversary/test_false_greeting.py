@@ -10,8 +10,9 @@ import shutil
 
 import pytest
 
-from tests.drills.test_client_registry import Wire
+from tests.drills.test_client_registry import Nodes
 from tests.drills.test_folders import TABLE
+from tests.lines import greet
 from vergence.core.federation import Federation
 from vergence.deployment import folder_setup, server_run
 from vergence.deployment.client_app import AnsweringClient
@@ -147,7 +148,7 @@ def registry_of(folders):
         nodes[1] = Liar("p01", signs["p01"], body, around, always)
         told = []
         registry = ClientRegistry(
-            Wire(nodes),
+            Nodes(nodes),
             names,
             {k: v for k, v in honest.items() if k != "train"},
             lambda c, data, sign: genuine(server / "keys" / f"{c}.pub", data, sign),
@@ -155,7 +156,7 @@ def registry_of(folders):
             Timeouts(2.0, 0.1),
         )
         for number, node in nodes.items():
-            outcome(registry._greet, number, node.since, {})
+            outcome(greet, registry, number, node.since)
         return registry, told, nodes
 
     return make
@@ -233,7 +234,7 @@ def test_a_lie_beside_any_answer_loses_that_answer_alone(registry_of, folders, f
 def server(folders, tmp_path):
     """A server's folder of its own: no members are known yet."""
     shutil.copytree(folders[0] / "server", tmp_path / "server")
-    return server_run.ServerRun(tmp_path / "server", Wire({}))
+    return server_run.ServerRun(tmp_path / "server", Nodes({}))
 
 
 @pytest.mark.parametrize("kind", NO_COUNT)

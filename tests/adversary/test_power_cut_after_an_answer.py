@@ -14,6 +14,7 @@ import pytest
 
 from tests.engine.test_blackout import Disk
 from tests.engine.toys import mostly_slow
+from tests.lines import Line
 from vergence.deployment import folder_setup
 from vergence.deployment.aggregator_node import AggregatorNode
 from vergence.deployment.client_app import AnsweringClient
@@ -78,7 +79,7 @@ QUICK = ("pads", "shares", "DP-SGD", "a budget for masks")
 ADDING = {"shares", "shares with a threshold", "shares with noise for people"}
 
 
-class Ends:
+class Ends(Line):
     """A line to the ends of a deployment in this process; at every answer its end loses power.
 
     What would be lost is kept in `lost`, the files that were looked at are counted in `seen`.

@@ -1,5 +1,6 @@
 """Requests over Flower's grid: bytes in its records, and answers that a notice tells of."""
 
+import asyncio
 import os
 import threading
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ pytest.importorskip("flwr", reason="needs the extra 'deploy'")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from tests.lines import Grid
 from vergence.deployment.remote_clients import ClientLost
 from vergence.deployment.transport import flower, flower_processes
 from vergence.deployment.transport.flower import SHORT, GridTransport, packed, unpacked
@@ -71,20 +73,22 @@ def test_an_answer_that_holds_no_bytes_is_lost(content):
         GridTransport(None)._body(Box(content))
 
 
-class Grid:
+class Answered(Grid):
     """Takes messages, and has an answer to each once it is answered; counts who looks."""
 
     def __init__(self):
-        self.sent, self.answered, self.looks = {}, {}, 0
+        super().__init__()
+        self.sent, self.answered, self.asked = {}, {}, 0
         self.lock, self.pushed = threading.Lock(), threading.Semaphore(0)
 
     def push_messages(self, messages):
         with self.lock:
-            number = str(len(self.sent))
-            messages[0].metadata.__dict__["_message_id"] = number
-            self.sent[number] = messages[0]
+            numbers = [str(len(self.sent) + place) for place in range(len(messages))]
+            for number, message in zip(numbers, messages, strict=True):
+                message.metadata.__dict__["_message_id"] = number
+                self.sent[number] = message
         self.pushed.release()
-        return [number]
+        return numbers
 
     def answer(self, node, data):
         with self.lock:
@@ -94,13 +98,15 @@ class Grid:
 
     def pull_messages(self, numbers):
         with self.lock:
-            self.looks += 1
+            self.asked += 1
             return [self.answered.pop(n) for n in numbers if n in self.answered]
 
 
 def asked(line, node, found):
     """Ask a node in a thread of its own."""
-    thread = threading.Thread(target=lambda: found.append(line.send(node, b"question", SOON)))
+    thread = threading.Thread(
+        target=lambda: found.append(asyncio.run(line.send(node, b"question", SOON)))
+    )
     thread.start()
     return thread
 
@@ -108,7 +114,7 @@ def asked(line, node, found):
 def test_an_answer_is_fetched_when_a_notice_tells_of_it(monkeypatch):
     """Nobody looks before, and only who waits for that node."""
     monkeypatch.setattr(flower, "RARELY", 1e6)
-    wakeups, grid, found = Wakeups(os.urandom(32)), Grid(), []
+    wakeups, grid, found = Wakeups(os.urandom(32)), Answered(), []
     with wakeups.listen("link") as link:
         line = GridTransport(grid, wakeups=wakeups)
         waiting = [asked(line, node, found) for node in (ANNA, BEN)]
@@ -118,16 +124,16 @@ def test_an_answer_is_fetched_when_a_notice_tells_of_it(monkeypatch):
         grid.answer(BEN, b"of ben")
         wakeups.tell("run", BEN)
         waiting[1].join(SOON)
-        assert (found, grid.looks) == ([b"of ben"], 1)
+        assert (found, grid.asked) == ([b"of ben"], 1)
         grid.answer(ANNA, b"of anna")
         wakeups.tell("run", ANNA)
         waiting[0].join(SOON)
-        assert (found, grid.looks) == ([b"of ben", b"of anna"], 2)
+        assert (found, grid.asked) == ([b"of ben", b"of anna"], 2)
         line.close()
 
 
 def test_without_notices_an_answer_is_looked_for():
-    grid, found = Grid(), []
+    grid, found = Answered(), []
     line = GridTransport(grid, poll=0.01)
     waiting = asked(line, ANNA, found)
     grid.pushed.acquire(timeout=SOON)

@@ -1,6 +1,7 @@
 """Answers 'none' that are kept back until there is something: one for each node, and no message."""
 
 import asyncio
+import base64
 import os
 import socket
 from contextlib import suppress
@@ -10,11 +11,13 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'deploy'")
 
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, Message, Metadata
 from flwr.proto.node_pb2 import Node
 
 from vergence.deployment.transport import long_polling
 from vergence.deployment.transport.long_polling import (
     AGAIN,
+    FETCHED,
     KEY,
     PART,
     PULL,
@@ -54,7 +57,7 @@ class Polls:
         self.run = self.wakeups.listen("run")
         self.middleware = LongPollMiddleware(self.link, self.wakeups)
 
-    async def ask(self, node, path=PULL, body=None, parts=1, key=b"a2V5"):
+    async def ask(self, node, path=PULL, body=None, parts=1, key=b"a2V5", length=0):
         """Return status, whether to ask again, and the body of an answer."""
         kind = PullMessagesRequest if path == PULL else PushMessagesRequest
         data = kind(node=Node(node_id=node)).SerializeToString() if body is None else body
@@ -69,7 +72,8 @@ class Polls:
         async def send(message):
             found.append(message)
 
-        scope = {"type": "http", "path": path, "headers": [(KEY, key)]}
+        headers = [(KEY, key), (b"content-length", b"%d" % length)]
+        scope = {"type": "http", "path": path, "headers": headers}
         await self.middleware(scope, receive, send)
         head, *bodies = found
         again = (AGAIN.encode(), b"1") in head["headers"]
@@ -365,3 +369,109 @@ def test_a_middleware_sees_its_own_path_alone(path, seen):
     through.clear()
     asyncio.run(made({"type": "lifespan", "through": through}, None, None))
     assert through == ["own", "behind"]
+
+
+def announcement(name):
+    """Return the bytes with which a node announces the answer of this name."""
+    about = Message(metadata=Metadata(message_id=name))
+    return PushMessagesRequest(node=Node(node_id=ANNA), messages_list=[about]).SerializeToString()
+
+
+@pytest.fixture
+def two_at_once(polls, monkeypatch):
+    """Nodes of which two may send their answers at the same time."""
+    polls.middleware.turns = asyncio.Semaphore(2)
+    monkeypatch.setattr(long_polling, "HOLD", SOON)
+
+    async def announce(name, node=None):
+        key = base64.b64encode((node or name).encode())
+        return (await polls.ask(ANNA, PUSH, announcement(name), key=key))[0]
+
+    polls.announce = announce
+    return polls
+
+
+def test_a_node_sends_its_answer_when_the_run_has_fetched_another(two_at_once):
+    async def check():
+        polls = two_at_once
+        assert [await polls.announce(name) for name in ("first", "second")] == [200, 200]
+        third = asyncio.create_task(polls.announce("third"))
+        await asyncio.sleep(0.02)
+        assert not third.done()
+        for name in ("nobody's", "second", "second"):
+            fetched = ConfirmMessageReceivedRequest(message_object_id=name)
+            await polls.ask(0, FETCHED, fetched.SerializeToString())
+        assert await third == 200
+        assert sorted(polls.middleware.passing) == [b"first", b"third"]
+        assert polls.middleware.turns.locked()
+
+    asyncio.run(check())
+
+
+def test_nodes_that_send_byte_by_byte_or_never_keep_nobody_out(two_at_once, monkeypatch):
+    """Their turn is over after a while, though nothing has come."""
+    monkeypatch.setattr(long_polling, "TURN", 0.05)
+
+    async def check():
+        names = ("slow", "silent", "honest", "other")
+        assert [await two_at_once.announce(name) for name in names] == [200] * 4
+
+    asyncio.run(check())
+
+
+def test_a_node_has_one_turn_however_often_it_announces(two_at_once):
+    async def check():
+        polls = two_at_once
+        for name in ("one", "two", "three"):
+            assert await polls.announce(name, "greedy") == 200
+        assert await polls.announce("honest") == 200
+        waiting = asyncio.create_task(polls.announce("four", "other"))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        polls.middleware.end_turn("three")
+        assert await waiting == 200
+
+    asyncio.run(check())
+
+
+def test_a_node_whose_turn_does_not_come_announces_its_answer_again(two_at_once, monkeypatch):
+    """Flower's node does so where the status is 503; what it awaits is not counted before."""
+    monkeypatch.setattr(long_polling, "HOLD", 0.02)
+
+    async def check():
+        for name in ("first", "second"):
+            await two_at_once.announce(name)
+        assert await two_at_once.announce("third") == 503
+        assert len(two_at_once.link.served) == 2
+
+    asyncio.run(check())
+
+
+def test_who_is_refused_waits_for_no_turn(two_at_once):
+    """Anybody can announce answers with somebody's public key, and a wrong signature."""
+
+    async def check():
+        two_at_once.link.status = 401
+        for name in ("first", "second", "third"):
+            assert await two_at_once.announce(name) == 401
+        assert not two_at_once.middleware.passing
+
+    asyncio.run(check())
+
+
+def test_no_part_is_taken_of_an_answer_that_is_too_large(polls):
+    """Its parts are counted until the node gets its next message, and forged ones never."""
+    polls.middleware.limit = 10
+
+    async def part(size, status=200):
+        polls.link.status = status
+        return (await polls.ask(ANNA, PART, b"x" * size, length=size))[0]
+
+    async def check():
+        polls.link.body = b"a response"
+        assert [await part(6), await part(4), await part(1)] == [200, 200, 413]
+        assert (await polls.ask(ANNA, PULL))[0] == 200
+        assert [await part(9, 401), await part(10), await part(1)] == [401, 200, 413]
+        assert len(polls.link.served) == 5
+
+    asyncio.run(check())

@@ -9,6 +9,7 @@ import torch
 from tests.conformance.test_averaged_statistics import TASK as NORMED
 from tests.conformance.test_methods import LOCAL, NAMES, build, run, task_of
 from tests.engine.toys import STAMP, mostly_slow, table
+from tests.lines import Line
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import pack, unpack
 from vergence.data.synthetic.toy import Toy as People
@@ -25,7 +26,7 @@ PEOPLE = People(people=4).load()
 COUNTS = {client: len(s.train) for client, s in PEOPLE.people.items()}
 
 
-class Loop:
+class Loop(Line):
     """A line to homes in this process, each with its own data; a new one for every request."""
 
     def __init__(self, method, folder):

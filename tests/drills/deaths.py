@@ -23,6 +23,7 @@ from scipy import stats
 from tests.cli.commands import ONE
 from tests.drills.drilling import METHOD, Row, Sizes, scratch, spread
 from tests.engine.toys import STAMP, run_toy, table
+from tests.lines import Line
 from vergence.cli.main import main as vergence
 from vergence.core import files
 from vergence.core.randomness import RandomStream
@@ -48,7 +49,7 @@ FULL = (2500, 4000, 6000)
 
 
 @dataclass
-class Mortal:
+class Mortal(Line):
     """A line to homes of which some die: before a turn, in the middle of a file, or after it."""
 
     federation: Any

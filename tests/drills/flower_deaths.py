@@ -16,6 +16,7 @@ from subprocess import Popen
 from tests.drills.deployment import CLIENTS, Deployment, deployed, fedcpf, simulated
 from tests.drills.drilling import Row
 from tests.engine.toys import STAMP
+from tests.lines import Line
 from vergence.core.serialization import unpack
 from vergence.deployment.client_app import AnsweringClient
 from vergence.deployment.folders import ClientSide, settings
@@ -35,7 +36,7 @@ WHOLE = 900.0
 
 
 @dataclass
-class Silent:
+class Silent(Line):
     """A line to clients of whom some say nothing in some rounds: (client, round from 1)."""
 
     ends: dict[str, AnsweringClient]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,13 @@ from tests.drills import mutants
 from tests.drills.mutants import FORBIDDEN, Tried
 from tests.engine.toys import LOCAL, STAMP, run_toy
 from vergence.core.aggregation import Sum
-from vergence.core.serialization import quick_digest, unpack, unpack_file
-from vergence.deployment.protocol import framed, unframed
-from vergence.deployment.remote_clients import RemoteClients, remote_people, remote_pool
+from vergence.core.serialization import unpack, unpack_file
+from vergence.deployment.remote_clients import (
+    RemoteClients,
+    SentRequest,
+    remote_people,
+    remote_pool,
+)
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.records import ClientState
 from vergence.engine.round_loop import Plan, run_rounds
@@ -34,7 +38,7 @@ METHODS = ("fedavg", "fedselect", "fedcpf", "scaffold", "fedpac", "splitfed", "s
 class SumRequest:
     """A request as a server sends it, and its honest answer."""
 
-    arguments: tuple[Any, ...]
+    sent: SentRequest
     client: str
     request: bytes
     answer: bytes
@@ -59,52 +63,33 @@ class Talk:
             folder=path,
             pool_factory=self._pool,
         )
-        self.data = b""
-        self.remote.line = self  # from now on it says what it is told to
-        self.heard = [asked for asked in map(self._again, self.heard) if asked is not None]
+        self.heard = [asked for asked in self.heard if self.hear(asked, asked.answer)]
         self.homes = {client: self.loop.home(client) for client in PEOPLE.clients}
         shutil.copytree(folder / "homes", folder / "kept")
 
     def _pool(self, runner: Any) -> Any:
         remote, roll = remote_pool(self.loop, LIMIT)(runner)
         assert isinstance(remote, RemoteClients)
-        self.remote, honest, ask = remote, remote.ask, self.loop.ask
+        honest, ask = remote._read, self.loop.ask
 
         def listening(client: str, request: bytes) -> bytes:
             self.said[client] = request, (answer := ask(client, request))
             return answer
 
-        def noting(*arguments: Any) -> Any:
-            found = honest(*arguments)
-            client = arguments[1].client
-            self.heard.append(SumRequest(arguments, client, *self.said[client]))
-            return found
+        def noting(sent: SentRequest, answer: bytes | Exception) -> Any:
+            if not sent.turn.then:
+                client = sent.turn.client
+                self.heard.append(SumRequest(sent, client, *self.said[client]))
+            return honest(sent, answer)
 
         self.loop.ask = listening
-        remote.ask = noting  # type: ignore[method-assign]
+        remote._read = noting  # type: ignore[method-assign]
         self.honest = honest
         return remote, roll
 
-    def ask(self, client: str, request: bytes) -> bytes:
-        """Be the line: answer with the bytes at hand."""
-        self.asked = request
-        return self.data
-
-    def _again(self, asked: SumRequest) -> SumRequest | None:
-        """Return what is asked now that the run is over, None where the masks are forgotten."""
-        self._heard(asked, b"")
-        note, body = unframed(asked.answer)
-        answer = framed({**note, "to": quick_digest(self.asked)}, body)
-        return replace(asked, answer=answer) if self.hear(asked, answer) else None
-
-    def _heard(self, asked: SumRequest, data: bytes) -> Any:
-        self.remote.drops.clear()  # else the request is another, and every answer to it stale
-        self.data = data
-        return self.honest(*asked.arguments)
-
     def hear(self, asked: SumRequest, data: bytes) -> bool:
         """Let the server have an answer; it must never raise, and say what tables can hold."""
-        receipt, sealed = self._heard(asked, data)
+        receipt, sealed = self.honest(asked.sent, data)[0]
         said = [receipt.status, receipt.filed, *receipt.metrics, *receipt.measured.items()]
         str(said).encode()
         receipt.status.encode()

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from tests.lines import Wire, greet
+from vergence.deployment import client_registry
 from vergence.deployment.client_registry import (
     LATER,
     MENDS,
@@ -38,7 +40,7 @@ class Node:
         return reply(asked, self.client, self.sign, found, self.error)
 
 
-class Wire:
+class Nodes(Wire):
     """Nodes in this process."""
 
     def __init__(self, nodes):
@@ -47,7 +49,7 @@ class Wire:
     def nodes(self):
         return {number: node.since for number, node in self.there.items()}
 
-    def send(self, node, data, seconds, there=lambda: True):
+    def answer(self, node, data):
         if self.fail:
             raise self.fail.pop()
         return self.there[node].answer(data)
@@ -68,12 +70,12 @@ def opened(wire, keys, clients=("a", "b"), timeouts=Timeouts(2.0, 0.3)):  # noqa
         wire, clients, MINE, keys[1], lambda line, *_, **__: told.append(line), timeouts
     )
     for number, node in wire.there.items():
-        registry._greet(number, node.since, {})
+        greet(registry, number, node.since)
     return registry, told
 
 
 def test_answers_of_a_known_client_count(keys):
-    registry, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
+    registry, told = opened(Nodes({1: Node("a", keys[0]["a"])}), keys)
     assert told == ["'a' is here"]
     assert RequestQueue(registry, {"run": "r"}).ask("a", b"train") == b"train"
     assert registry.gather(1) == {"a": {**MINE, "train": 9}}
@@ -81,7 +83,9 @@ def test_answers_of_a_known_client_count(keys):
 
 def test_nobody_waits_for_a_revoked_client(keys):
     """Neither in a round, for as long as for one that may come back, nor before it begins."""
-    registry, told = opened(Wire({1: Node("a", keys[0]["a"])}), keys, timeouts=Timeouts(60.0, 60.0))
+    registry, told = opened(
+        Nodes({1: Node("a", keys[0]["a"])}), keys, timeouts=Timeouts(60.0, 60.0)
+    )
     registry.revoked = lambda client: client == "b"
     with pytest.raises(ClientLost, match="its key is revoked"):
         registry.ask("b", {}, b"train")
@@ -91,13 +95,13 @@ def test_nobody_waits_for_a_revoked_client(keys):
 
 
 def test_a_node_cannot_take_another_clients_name(keys):
-    registry, told = opened(Wire({1: Node("a", keys[0]["mallory"])}), keys)
+    registry, told = opened(Nodes({1: Node("a", keys[0]["mallory"])}), keys)
     assert not registry.connections
     assert "the signature is not that of 'a'" in told[0]
 
 
 def test_a_name_that_is_not_expected_is_refused(keys):
-    registry, told = opened(Wire({1: Node("mallory", keys[0]["mallory"])}), keys)
+    registry, told = opened(Nodes({1: Node("mallory", keys[0]["mallory"])}), keys)
     assert not registry.connections
     assert "'mallory' is not expected, only a, b" in told[0]
 
@@ -105,7 +109,7 @@ def test_a_name_that_is_not_expected_is_refused(keys):
 @pytest.mark.parametrize("what", list(MINE))
 def test_a_difference_is_named(keys, what):
     node = Node("a", keys[0]["a"], {**MINE, what: "other"})
-    registry, told = opened(Wire({1: node}), keys)
+    registry, told = opened(Nodes({1: node}), keys)
     reason = f"its {what} is other, the server's {MINE[what]}: use the same on both"
     reason += MENDS.get(what, "")
     assert not registry.connections
@@ -114,14 +118,14 @@ def test_a_difference_is_named(keys, what):
 
 
 def test_the_second_node_of_a_name_is_refused(keys):
-    registry, told = opened(Wire({n: Node("a", keys[0]["a"]) for n in (1, 2)}), keys)
+    registry, told = opened(Nodes({n: Node("a", keys[0]["a"]) for n in (1, 2)}), keys)
     assert registry.connections["a"].node == 1
     assert told[1] == ("'a' refused: another node is connected under this name: stop one of them")
 
 
 def test_an_old_answer_fits_no_new_request(keys):
     node = Node("a", keys[0]["a"])
-    registry, _ = opened(Wire({1: node}), keys)
+    registry, _ = opened(Nodes({1: node}), keys)
     kept = []
     whole = node.answer
 
@@ -138,14 +142,14 @@ def test_an_old_answer_fits_no_new_request(keys):
 
 def test_one_client_cannot_answer_for_another(keys):
     nodes = {1: Node("a", keys[0]["a"]), 2: Node("b", keys[0]["b"])}
-    registry, _ = opened(Wire(nodes), keys)
+    registry, _ = opened(Nodes(nodes), keys)
     nodes[1].client, nodes[1].sign = "b", keys[0]["b"]
     with pytest.raises(ClientLost, match="'b' answered in its place"):
         registry.ask("a", {}, b"x")
 
 
 def test_nothing_that_a_revoked_key_signs_counts(keys):
-    registry, _ = opened(Wire({1: Node("a", keys[0]["a"])}), keys)
+    registry, _ = opened(Nodes({1: Node("a", keys[0]["a"])}), keys)
     (keys[2] / "a.pub").unlink()
     with pytest.raises(ClientLost, match="revoked"):
         registry.ask("a", {}, b"x")
@@ -153,21 +157,21 @@ def test_nothing_that_a_revoked_key_signs_counts(keys):
 
 def test_what_went_wrong_at_the_client_is_the_reason(keys):
     node = Node("a", keys[0]["a"])
-    registry, _ = opened(Wire({1: node}), keys)
+    registry, _ = opened(Nodes({1: node}), keys)
     node.error = "disk full"
     with pytest.raises(ClientLost, match="disk full"):
         registry.ask("a", {}, b"x")
 
 
-def test_a_client_that_answers_later_is_asked_again_within_the_servers_patience(keys):
+def test_a_client_that_answers_later_is_asked_again_within_the_servers_patience(keys, monkeypatch):
     node, waits = Node("a", keys[0]["a"]), []
-    registry, told = opened(Wire({1: node}), keys, timeouts=Timeouts(50.0, 1.0))
+    registry, told = opened(Nodes({1: node}), keys, timeouts=Timeouts(50.0, 1.0))
 
-    def wait(seconds):
+    async def wait(seconds):
         waits.append(seconds)
         node.error = ""
 
-    registry.over.wait = wait
+    monkeypatch.setattr(client_registry.asyncio, "sleep", wait)
     node.error = f"{LATER}40 s: so many samples a minute"
     assert registry.ask("a", {}, b"x") == b"x"
     assert waits == [40.0]
@@ -181,7 +185,7 @@ def test_a_client_that_answers_later_is_asked_again_within_the_servers_patience(
 
 def test_bytes_that_are_no_answer_are_lost(keys):
     node = Node("a", keys[0]["a"])
-    registry, _ = opened(Wire({1: node}), keys)
+    registry, _ = opened(Nodes({1: node}), keys)
     for junk in (b"", b"\xff" * 9, b"\x02\x00\x00\x00{}"):
         node.stale = junk
         with pytest.raises(ClientLost, match="malformed"):
@@ -190,14 +194,14 @@ def test_bytes_that_are_no_answer_are_lost(keys):
 
 @pytest.mark.slow
 def test_a_node_that_went_is_asked_again_once_it_is_back(keys):
-    wire = Wire({1: Node("a", keys[0]["a"])})
+    wire = Nodes({1: Node("a", keys[0]["a"])})
     registry, _ = opened(wire, keys)
     wire.fail = [ClientGone()]
     assert registry.ask("a", {}, b"x") == b"x"
 
 
 def test_who_is_not_connected_is_lost_after_its_patience(keys):
-    registry, _ = opened(Wire({}), keys)
+    registry, _ = opened(Nodes({}), keys)
     began = time.monotonic()
     with pytest.raises(ClientLost, match="not connected"):
         registry.ask("a", {}, b"x")
@@ -206,7 +210,7 @@ def test_who_is_not_connected_is_lost_after_its_patience(keys):
 
 @pytest.mark.slow
 def test_the_watch_sees_who_comes_and_who_goes(keys):
-    wire = Wire({})
+    wire = Nodes({})
     registry, told = opened(wire, keys)
     registry.open()
     try:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.stock_flower import stock_flower, until
 from tests.drills.deployment import CLIENTS, TABLE, fingerprints, simulated
 from tests.drills.test_teacher import TEACHER
+from tests.lines import Wire, greet
 from vergence.cli.deploy import deploy
 from vergence.deployment import flower_app
 from vergence.deployment.client_registry import request
@@ -34,7 +35,7 @@ def written(table, folder, clients=()):
     return folder, project["tool"]["flwr"]["app"]["config"]
 
 
-class InProcess:
+class InProcess(Wire):
     """Stands for Flower: the nodes are in this process, registered under these names."""
 
     def __init__(self, app, config, folder, names=CLIENTS, **said):
@@ -47,7 +48,7 @@ class InProcess:
     def name(self, node):
         return self.names[node]
 
-    def send(self, node, data, seconds, there=None):
+    def answer(self, node, data):
         name = self.names[node]
         config = {"client": name, "folder": str(self.folder / name), **self.said}
         context = SimpleNamespace(node_config=config, run_config=self.config)
@@ -129,7 +130,7 @@ def test_a_node_whose_key_has_no_name_is_refused(app, tmp_path):
     experiment = folder / flower_app.PACKAGE / "experiment.toml"
     (path / "experiment.toml").write_bytes(experiment.read_bytes())
     server = flower_app.AppServer(path, made)
-    server.registry._greet(1, "now", {})
+    greet(server.registry, 1)
     assert not server.registry.connections
     assert "register it with `--name p00`" in (path / EVENTS).read_text()
 
@@ -222,7 +223,7 @@ def test_what_no_deployment_has_is_refused_too(tmp_path):
 
 def error_of(made, node=1):
     """Error in the answer to a greeting."""
-    return unframed(unframed(made.send(node, request("hello", {}), 1.0))[1])[0]["error"]
+    return unframed(unframed(made.answer(node, request("hello", {})))[1])[0]["error"]
 
 
 def test_an_experiment_that_was_changed_by_hand_is_refused_at_both_ends(app, tmp_path):
@@ -263,7 +264,7 @@ def test_a_node_under_another_name_than_it_was_registered_with_is_refused(app, t
     (path / "experiment.toml").write_bytes(experiment.read_bytes())
     server = flower_app.AppServer(path, made)
     for node in (1, 2):
-        server.registry._greet(node, "now", {})
+        greet(server.registry, node)
     assert set(server.registry.connections) == {"p01"}
     assert server.registry.connections["p01"].node == 2
     assert "its node is registered as 'p00'" in (path / EVENTS).read_text()

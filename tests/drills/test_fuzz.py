@@ -79,7 +79,7 @@ def test_what_was_not_mutated_is_accepted(talk, home):
     """Else the others would show nothing."""
     for asked in talk.heard:
         assert talk.hear(asked, asked.answer)
-    assert sum(asked.arguments[0] == "turn" for asked in talk.heard) >= 8
+    assert sum(asked.sent.turn.kind == "turn" for asked in talk.heard) >= 8
     for kind, kept in home.honest.items():
         for data in kept if kind != "server states" else ():
             assert home.read(kind, data)

@@ -16,6 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from tests.conformance.test_methods import build
 from tests.deployment.test_remote_clients import PEOPLE, Loop, there
 from tests.engine.toys import table
+from tests.lines import Grid
 from vergence.core.messages import Message as Sent
 from vergence.core.serialization import pack, unpack
 from vergence.deployment.client_registry import (
@@ -42,29 +43,31 @@ def task(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
-class Grid:
+class Slow(Grid):
     """Carries messages to nodes in this process; `fate` says what becomes of an answer.
 
-    "now", "never", "late": it arrives with the node's next answer, or "announced": who asks for it
-    is kept waiting.
+    "now", "never", "late": it arrives with the node's next answer, or "announced": its parts never
+    come.
     """
 
     def __init__(self, answer, fate):
+        super().__init__()
         self.answer, self.fate = answer, fate
         self.there, self.late, self.count = {}, {}, 0
         self.lock, self.dead = threading.Lock(), False
-        self.announced, self.given_up = set(), threading.Event()
 
     def push_messages(self, messages):
         with self.lock:
+            numbers = []
             for message in messages:
                 self.count += 1
+                numbers.append(str(self.count))
                 number = message.metadata.__dict__["_message_id"] = str(self.count)
                 node = message.metadata.dst_node_id
                 fate = self.fate(node, unpacked(message))
                 if fate == "announced":
-                    self.announced.add(number)
-                if fate in ("never", "announced"):
+                    self.withheld.add(number)
+                if fate == "never":
                     continue
                 found = Message(packed(self.answer(node, unpacked(message))), reply_to=message)
                 if fate == "late":
@@ -74,13 +77,11 @@ class Grid:
                     self.there[old] = answer
                 self.there[number] = found
         time.sleep(0.02)  # whoever fetches now has it before its number is known
-        return [number]
+        return numbers
 
     def pull_messages(self, numbers):
         if self.dead:
             raise ConnectionError("half open")
-        if self.announced & set(numbers):
-            self.given_up.wait()
         with self.lock:  # a link may hand out what nobody waits for any more
             found, self.there = list(self.there.values()), {}
         return found
@@ -89,9 +90,9 @@ class Grid:
 class Hasty(GridTransport):
     """A line that waits long for those who answer: how fast this machine is does not matter."""
 
-    def send(self, node, data, seconds, there=lambda: True):
-        slow = self.grid.fate(node, data) != "now"
-        return super().send(node, data, DEADLINE if slow else seconds, there)
+    async def send(self, node, data, seconds, there=lambda: True, shared=b""):
+        slow = self.grid.fate(node, data + shared) != "now"
+        return await super().send(node, data, DEADLINE if slow else seconds, there, shared)
 
 
 def quiet(*_, **__):
@@ -109,7 +110,7 @@ def lines(method, folder, fate):
     def about(node, asked):
         return fate(names[node], unpack(unframed(asked)[1], ClientRequest))
 
-    grid = Grid(answer, about)
+    grid = Slow(answer, about)
     registry = ClientRegistry(
         Hasty(grid, poll=0.01), PEOPLE.clients, {}, lambda *_: True, quiet, Timeouts(60.0, 60.0)
     )
@@ -136,10 +137,9 @@ def test_a_client_that_does_not_answer_in_time(what, tmp_path):
             return super().ask(client, request)
 
     expected = there(method, tmp_path / "quiet", Quiet(method, tmp_path / "quiet" / "homes"))
-    line, grid = lines(method, tmp_path / "homes", fate)
+    line, _ = lines(method, tmp_path / "homes", fate)
     found = there(method, tmp_path, line)
     line.registry.wire.close()
-    grid.given_up.set()
     assert found.fingerprint == expected.fingerprint
     rows = [r for r in table(tmp_path / "server", "turns.csv") if r["status"] != "ok"]
     assert [(r["client"], r["round"]) for r in rows] == [(SLOW, str(AT + 1))]

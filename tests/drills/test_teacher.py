@@ -13,6 +13,7 @@ import torch
 
 from tests.data.zero_shot.test_xlsa17 import write as write_xlsa17
 from tests.drills.deployment import deployed, simulated
+from tests.lines import Wire, greet
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.serialization import equal_states, pack
@@ -233,7 +234,7 @@ def test_a_batch_of_batches_is_no_sample(folder, tmp_path):
         end.work(note, pack(about(torch.zeros(1, 50, 64), file)))
 
 
-class Wire:
+class Owner(Wire):
     """Stands for Flower: the owner is a node of this process."""
 
     def __init__(self, end):
@@ -242,7 +243,7 @@ class Wire:
     def nodes(self):
         return {1: "now"}
 
-    def send(self, node, data, seconds, there=None):
+    def answer(self, node, data):
         return self.end.answer(data)
 
 
@@ -256,14 +257,14 @@ def test_a_provider_goes_on_when_its_budget_is_spent(more, learns, tmp_path, mon
     folder_setup.init(check(table), OWNER, "127.0.0.1:8000", tmp_path / "out")
     own, server = tmp_path / "out" / "clients" / "owner", tmp_path / "out" / "server"
     side = replace(settings(own, ClientSide), answers_in_all=320 + more)
-    found, leading = [], ServerRun(server, Wire(AnsweringClient(own, side)))
+    found, leading = [], ServerRun(server, Owner(AnsweringClient(own, side)))
 
     def recorded(*args, **more):
         found.append(run_rounds(*args, **more))
         return found[0]
 
     monkeypatch.setattr(run, "run_rounds", recorded)
-    leading.registry._greet(1, "now", {})
+    greet(leading.registry, 1)
     leading.run()
     assert (server / "run" / "pe_zsl" / "results.json").exists()
     final = found[0].server

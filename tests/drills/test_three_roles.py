@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from tests.drills.deployment import TABLE
+from tests.lines import Wire
 from vergence.core.messages import Message
 from vergence.core.serialization import pack
 from vergence.deployment import folder_setup, launcher
@@ -70,7 +71,7 @@ def test_a_box_key_is_private(keys, tmp_path):
         keys("c", "b")
 
 
-class Wire:
+class Ends(Wire):
     """Stands for Flower: every end is a node of this process."""
 
     def __init__(self, out):
@@ -84,7 +85,7 @@ class Wire:
     def nodes(self):
         return dict.fromkeys(self.ends, "now")
 
-    def send(self, node, data, seconds, there=None):
+    def answer(self, node, data):
         answer = self.ends[node].answer(data)
         self.seen.append((data, answer))
         return answer
@@ -133,7 +134,7 @@ def test_three_roles_from_folders_give_the_simulators_bits(tmp_path):
     found = tmp_path / "here" / "splitfed" / "results.json"
     here = json.loads(found.read_text())["fingerprint"]["0"]
     out = deployed(tmp_path)
-    wire = Wire(out)
+    wire = Ends(out)
     assert led(out, wire, tmp_path / "run") == here
 
 
@@ -141,7 +142,7 @@ def test_three_roles_from_folders_give_the_simulators_bits(tmp_path):
 def test_a_client_takes_no_request_that_the_main_server_did_not_close(tmp_path):
     """The aggregator cannot write one itself, nor hand on an old one as another run's."""
     out = deployed(tmp_path)
-    wire, tries = Wire(out), []
+    wire, tries = Ends(out), []
 
     class Curious:
         def __init__(self, line):

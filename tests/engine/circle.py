@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engine.toys import CHAIN, STAMP
+from tests.lines import Line
 from tests.privacy.sums import ends, register
 from vergence.core.randomness import RandomStream
 from vergence.core.serialization import unpack
@@ -36,7 +37,7 @@ STEPS = ("Invitation", "Roster", "Delivery", "Survivors", "Agreements")
 ON_SHARES = ("Invitation", "Openings", "Parts", "Helds", "Relayed", "Lookups")
 
 
-class Circle:
+class Circle(Line):
     """Homes of so many people, a new one for every request; `asked` holds requests and answers.
 
     `told` is what its operator hears. `gone(client, step, round)` tells who does not answer a

@@ -9,20 +9,23 @@ Used by `deployment.flower_app`, `deployment.joined_node`, `deployment.server_ru
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, Protocol, TypeVar
 
 from vergence.core.files import parse_json
 from vergence.core.serialization import printable
-from vergence.deployment.protocol import framed, sample_count_fault, unframed
+from vergence.deployment.protocol import SharedBytes, framed, sample_count_fault, unframed
 from vergence.deployment.remote_clients import ClientLost
 from vergence.errors import PartialRun
 
@@ -33,6 +36,11 @@ MENDS = {
     "own code": " (the files below `code` of the server's folder)",
 }
 """Where a file that differs can be copied from, for the message to the operator."""
+T = TypeVar("T")
+LOOK = 0.1
+"""Seconds between two looks whether an absent client has connected."""
+GREETED = 16
+"""Number of nodes that are greeted at the same time."""
 GREETING = 60.0
 """Seconds within which a new node must answer the server's greeting."""
 ENOUGH = "it answered enough: "
@@ -52,12 +60,18 @@ class ClientLink(Protocol):
         """Return the connected nodes: each node's number, and the time at which it connected."""
         ...
 
-    def send(
-        self, node: int, data: bytes, seconds: float, there: Callable[[], bool] = ...
+    async def send(
+        self,
+        node: int,
+        data: bytes,
+        seconds: float,
+        there: Callable[[], bool] = ...,
+        shared: bytes = ...,
     ) -> bytes:
-        """Send bytes to a node, and return the node's answer.
+        """Send `data` and `shared` to a node, and return the node's answer.
 
         `seconds` is the longest time to wait; `there` returns whether the node is still connected.
+        Messages to several nodes may have the same object as `shared`.
 
         Raises:
             ClientLost: no answer came in time, or the node reported an error.
@@ -98,15 +112,31 @@ class Timeouts:
     absent: float = 60.0
 
 
-def request(kind: str, note: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Return the bytes of a request to a node: a JSON header and a body.
+def request(
+    kind: str, note: Mapping[str, Any], body: bytes = b"", shared: SharedBytes | None = None
+) -> bytes:
+    """Return the bytes of a request to a node, without `shared`: a JSON header and a body.
 
-    The header holds `kind`, the entries of `note`, and a random number that makes every request
-    different.
+    The header holds `kind`, the entries of `note`, the number of shared bytes that follow the body,
+    and a random number that makes every request different.
     """
     # The nonce binds the signed answer to this request: without it, an answer to an equal request
     # of an earlier round could be replayed.
-    return framed({"kind": kind, "nonce": secrets.token_hex(16), **note}, body)
+    about = {"kind": kind, "nonce": secrets.token_hex(16), **note}
+    return framed(about if shared is None else {**about, "shared": len(shared.data)}, body)
+
+
+def request_digest(first: bytes, shared: bytes) -> bytes:
+    """Return the digest of a request that is signed with its answer.
+
+    Args:
+        first: the request without the bytes that it shares with requests to other clients; its
+            header says how many these are.
+        shared: SHA-256 of the shared bytes; b"" if there are none.
+    """
+    # A digest of a digest is as hard to forge as one of all bytes. Two requests with one digest
+    # have the same header, so the same number of shared bytes, and then the same digest of these.
+    return hashlib.sha256(first + shared).digest()
 
 
 @dataclass(frozen=True)
@@ -185,7 +215,13 @@ def reply(
         own: seconds that the node worked on the answer.
     """
     inner = framed({"client": client, "error": error, "own": round(own, 6)}, body)
-    return framed({"sign": sign(hashlib.sha256(asked).digest() + inner)}, inner)
+    # A request with another number, or without a header, is no honest server's.
+    with suppress(ValueError):
+        shared = unframed(asked)[0].get("shared", 0)
+        if type(shared) is int and 0 < shared <= len(asked):
+            digest = hashlib.sha256(memoryview(asked)[-shared:]).digest()
+            return framed({"sign": sign(request_digest(asked[:-shared], digest) + inner)}, inner)
+    return framed({"sign": sign(request_digest(asked, b"") + inner)}, inner)
 
 
 @dataclass
@@ -224,6 +260,7 @@ class ClientRegistry:
     informs: bool = True
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: threading.Event = field(default_factory=threading.Event)
+    greetings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(GREETED))
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -240,25 +277,24 @@ class ClientRegistry:
 
     def _watch(self) -> None:
         greeted: dict[int, str] = {}
-        with ThreadPoolExecutor(8) as pool:
-            while not self.over.wait(1.0):
-                try:
-                    nodes = self.wire.nodes()
-                except Exception as error:
-                    # A link that is busy must not end the watch: it is asked again a second later.
-                    self.tell(f"the link does not answer ({type(error).__name__})", "link")
-                    continue
-                # A node refused because another one had its name is greeted again once it left.
-                if self._remove_gone(nodes):
-                    greeted = {
-                        connection.node: connection.since
-                        for connection in self.connections.values()
-                    }
-                for node, since in nodes.items():
-                    if greeted.get(node) != since:
-                        greeted[node] = since
-                        pool.submit(self._greet, node, since, greeted)
-                greeted = {node: since for node, since in greeted.items() if node in nodes}
+        while not self.over.wait(1.0):
+            try:
+                nodes = self.wire.nodes()
+            except Exception as error:
+                # A link that is busy must not end the watch: it is asked again a second later.
+                self.tell(f"the link does not answer ({type(error).__name__})", "link")
+                continue
+            # A node refused because another one had its name is greeted again once it left.
+            if self._remove_gone(nodes):
+                greeted = {
+                    connection.node: connection.since for connection in self.connections.values()
+                }
+            for node, since in nodes.items():
+                if greeted.get(node) != since:
+                    greeted[node] = since
+                    in_background(self._greet(node, since, greeted))
+            # A copy, as greetings that fail remove their entries meanwhile.
+            greeted = {node: since for node, since in dict(greeted).items() if node in nodes}
 
     def _remove_gone(self, nodes: Mapping[int, str]) -> bool:
         """Remove clients whose nodes disconnected; return whether there were any."""
@@ -273,17 +309,19 @@ class ClientRegistry:
                 self.tell(f"'{client}' is gone", "gone", client=client)
         return bool(gone)
 
-    def _greet(self, node: int, since: str, greeted: dict[int, str]) -> None:
+    async def _greet(self, node: int, since: str, greeted: dict[int, str]) -> None:
         asked = request("hello", {})
         try:
-            answer = self.wire.send(node, asked, GREETING)
+            # A thousand nodes may connect at once: the time of each begins when its turn comes.
+            async with self.greetings:
+                answer = await self.wire.send(node, asked, GREETING)
         except Exception as error:
             greeted.pop(node, None)  # so that it is greeted again
             why = str(error) or "it went before it answered"
             self.tell(f"node {node} did not say who it is ({why})", "greeting")
             return
         try:
-            client, error, body, _ = self.verified(asked, *unframed(answer))
+            client, error, body, _ = self.verified(request_digest(asked, b""), *unframed(answer))
             facts = facts_in(body)
             reason = error or self.refusal_of(client, facts, node)
         except Exception as error:
@@ -301,7 +339,8 @@ class ClientRegistry:
         if not self.informs:
             return
         try:
-            self.wire.send(node, request("refused" if reason else "welcome", {"text": reason}), 10)
+            kind = "refused" if reason else "welcome"
+            await self.wire.send(node, request(kind, {"text": reason}), 10)
         except Exception:
             # The message is a courtesy: a node that does not take it changes nothing.
             return
@@ -312,7 +351,7 @@ class ClientRegistry:
         """Verify an answer's signature and fields.
 
         Args:
-            asked: the request, which the signature covers.
+            asked: digest of the request, which the signature covers.
             outer: the answer's JSON header, with the signature.
             inner: the signed part of the answer.
 
@@ -329,7 +368,7 @@ class ClientRegistry:
             raise ClientLost(f"'{client[:40]}' is not expected, only {', '.join(self.expected)}")
         # Signed together with the request: without the signature any node could answer for a
         # client, and without the request an old answer could be sent again.
-        if not self.is_genuine(client, hashlib.sha256(asked).digest() + inner, str(outer["sign"])):
+        if not self.is_genuine(client, asked + inner, str(outer["sign"])):
             raise ClientLost(f"the signature is not that of '{client}', or its key is revoked")
         # A genuine client can be malicious: these fields go into lines and tables.
         error, own = note.get("error"), note.get("own")
@@ -403,56 +442,92 @@ class ClientRegistry:
     def ask(
         self, client: str, note: Mapping[str, Any], body: bytes, kind: str = "request"
     ) -> bytes:
-        """Send a request to a client, and return the body of its answer.
+        """Send a request to a client, wait, and return the body of its answer.
 
         A client that reconnects in time gets the request again.
 
         Raises:
             ClientLost: no answer came in time, or the answer is not genuine.
         """
+        return self.start(client, note, body, kind).result()
+
+    def start(
+        self,
+        client: str,
+        note: Mapping[str, Any],
+        body: bytes,
+        kind: str = "request",
+        shared: SharedBytes | None = None,
+    ) -> Future[bytes]:
+        """Send a request to a client; return the future of the body of its answer.
+
+        No thread waits for the answer. `shared` are the last bytes of the request, which requests
+        to other clients have in common.
+        """
+        return in_background(self._ask(client, note, body, kind, shared))
+
+    async def _ask(
+        self,
+        client: str,
+        note: Mapping[str, Any],
+        body: bytes,
+        kind: str,
+        shared: SharedBytes | None,
+    ) -> bytes:
         self.lost.pop(client, None)
         try:
-            return self._ask(client, note, body, kind)
+            return await self._answer(client, note, body, kind, shared)
         except ClientLost as lost:
             self.lost[client] = str(lost)
             self.tell(f"'{client}' is lost: {lost}", "lost", client=client)
             raise
 
-    def _ask(self, client: str, note: Mapping[str, Any], body: bytes, kind: str) -> bytes:
+    async def _answer(
+        self,
+        client: str,
+        note: Mapping[str, Any],
+        body: bytes,
+        kind: str,
+        shared: SharedBytes | None,
+    ) -> bytes:
         if self.revoked(client):
             raise ClientLost("its key is revoked")
+        more, digest = (b"", b"") if shared is None else (shared.data, shared.digest)
         end = time.monotonic() + self.timeouts.answer
         while (left := end - time.monotonic()) > 0:
-            connection = self._connection(client, min(left, self.timeouts.absent))
+            connection = await self._connection(client, min(left, self.timeouts.absent))
             if changed := changed_data(self.samples.get(client, 0), connection.facts):
                 raise ClientLost(changed)
-            asked, begun = request(kind, note, body), time.monotonic()
+            asked, begun = request(kind, note, body, shared), time.monotonic()
             try:
-                answer = self.wire.send(
+                answer = await self.wire.send(
                     connection.node,
                     asked,
                     left,
                     lambda connection=connection: self.connections.get(client) is connection,
+                    more,
                 )
             except ClientGone:
-                self.over.wait(1.0)
+                await asyncio.sleep(1.0)
                 continue
             try:
-                who, error, answer_body, own = self.verified(asked, *unframed(answer))
+                who, error, answer_body, own = self.verified(
+                    request_digest(asked, digest), *unframed(answer)
+                )
             except (ValueError, KeyError, TypeError) as fault:
                 raise ClientLost(f"malformed answer ({type(fault).__name__})") from None
             # Each signature is genuine, but a malicious client must not answer in another's place.
             if who != client:
                 raise ClientLost(f"'{who}' answered in its place")
             if error:
-                self._wait_if_asked(client, error, end - time.monotonic())
+                await self._wait_if_asked(client, error, end - time.monotonic())
                 continue
-            took = time.monotonic() - begun
-            self.log(AnswerExchange(client, kind, len(asked), len(answer), took, own))
+            took, down = time.monotonic() - begun, len(asked) + len(more)
+            self.log(AnswerExchange(client, kind, down, len(answer), took, own))
             return answer_body
         raise ClientLost(f"no answer in {self.timeouts.answer:g} s")
 
-    def _wait_if_asked(self, client: str, error: str, seconds: float) -> None:
+    async def _wait_if_asked(self, client: str, error: str, seconds: float) -> None:
         """Wait for the time that a client's error text names (see `LATER`).
 
         `seconds` is the time that is left for the request.
@@ -465,22 +540,39 @@ class ClientRegistry:
         if wait >= seconds:
             raise ClientLost(error)
         self.tell(f"'{client}' answers later: {error}", "later", client=client)
-        if self.over.wait(wait):
-            raise ClientLost(error)
+        await asyncio.sleep(wait)
 
     def farewell(self) -> None:
         """Tell connected nodes that the run is finished; failed deliveries are ignored."""
         if not self.informs:
             return
-        with ThreadPoolExecutor(len(self.connections) or 1) as pool:
-            for connection in self.connections.values():
-                pool.submit(self.wire.send, connection.node, request("bye", {}), 10.0)
+        # Each ends after 10 seconds, whatever its client does.
+        sent = [
+            in_background(self.wire.send(connection.node, request("bye", {}), 10.0))
+            for connection in list(self.connections.values())
+        ]
+        wait(sent)
 
-    def _connection(self, client: str, seconds: float) -> ClientConnection:
-        with self.changed:
-            if not self.changed.wait_for(lambda: client in self.connections, seconds):
+    async def _connection(self, client: str, seconds: float) -> ClientConnection:
+        end = time.monotonic() + seconds
+        while (connection := self.connections.get(client)) is None:
+            if time.monotonic() >= end:
                 raise ClientLost("not connected")
-            return self.connections[client]
+            await asyncio.sleep(LOOK)
+        return connection
+
+
+@cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Start the event loop of this process, in a thread of its own, and return it."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
+
+
+def in_background(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Run a coroutine in this process's event loop; return its future."""
+    return asyncio.run_coroutine_threadsafe(work, event_loop())
 
 
 @dataclass(frozen=True)
@@ -493,6 +585,12 @@ class RequestQueue:
     def ask(self, client: str, request: bytes) -> bytes:
         """Send a request to a client; return the answer, or raise `ClientLost`."""
         return self.registry.ask(client, self.note, request)
+
+    def start(
+        self, client: str, request: bytes, shared: SharedBytes | None = None
+    ) -> Future[bytes]:
+        """Send a request to a client; return the future of the answer, or of `ClientLost`."""
+        return self.registry.start(client, self.note, request, shared=shared)
 
     def ask_main_server(self, data: bytes) -> bytes:
         """Send a request to the main server; return the answer, or raise `ClientLost`."""

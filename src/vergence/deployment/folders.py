@@ -82,6 +82,7 @@ class ServerSide:
             split learning.
         main: whether there is also a main server, which trains the server's part in split learning.
         accepted: name -> SHA-256 of the Python files that may run on this machine.
+        answer_bytes: largest size in bytes of a node's answer; 0: no limit.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -95,6 +96,7 @@ class ServerSide:
     talk_s: float = 3600.0
     main: bool = False
     accepted: Mapping[str, str] = field(default_factory=dict)
+    answer_bytes: int = 0
 
 
 @dataclass(frozen=True)

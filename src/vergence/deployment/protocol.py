@@ -8,10 +8,12 @@ Used throughout `deployment`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -87,6 +89,18 @@ class ClientRequest:
     attachments: tuple[str, ...] = ()
     then: tuple[Message, ...] = ()
     sum_message: SumRequest | None = None
+
+
+@dataclass(frozen=True)
+class SharedBytes:
+    """Bytes at the end of requests to several clients, such as the model; in memory once."""
+
+    data: bytes
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the bytes, computed once for all clients."""
+        return hashlib.sha256(self.data).digest()
 
 
 def framed(note: Mapping[str, Any], body: bytes = b"") -> bytes:

@@ -10,13 +10,15 @@ Used by `cli.deploy`, `deployment.client_registry`, `deployment.main_server`,
 
 from __future__ import annotations
 
+import queue
 import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from vergence.core.aggregation import Sum
@@ -24,9 +26,11 @@ from vergence.core.federation import Federation, without_data
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply
 from vergence.core.params import Params
-from vergence.core.serialization import pack, printable, quick_digest
+from vergence.core.serialization import Packed, pack, printable, quick_digest
+from vergence.deployment.answer_order import WaitingAnswers, reading_order
 from vergence.deployment.protocol import (
     ClientRequest,
+    SharedBytes,
     checked_result,
     default_limit,
     sample_count_fault,
@@ -56,6 +60,8 @@ from vergence.wire.size import bytes_of_arrays, bytes_of_tree
 
 SESSION_SECONDS = 3600.0
 """Longest time in seconds of a client's training with the server in a round of split learning."""
+SUMS = 128 << 20
+"""Largest number of bytes of unfinished sums of groups; one group is always summed."""
 
 
 class ClientLost(Exception):
@@ -83,10 +89,19 @@ class Transport(Protocol):
     """Connection to clients: sends requests, returns answers; several threads use it at once."""
 
     def ask(self, client: str, request: bytes) -> bytes:
-        """Send a request to a client, and return its answer.
+        """Send a request to a client, wait, and return its answer.
 
         Raises:
             ClientLost: no answer came.
+        """
+        ...
+
+    def start(
+        self, client: str, request: bytes, shared: SharedBytes | None = None
+    ) -> Future[bytes]:
+        """Send `request` and `shared` to a client; return the future of its answer.
+
+        The future raises `ClientLost` if no answer came.
         """
         ...
 
@@ -107,32 +122,22 @@ CheckedReply = tuple[ClientResult, SealedReply | None]
 
 
 @dataclass(frozen=True)
-class PartOutcome:
-    """Results of one part of a batch: of one client, or of a group in split learning.
+class SentRequest:
+    """A request to a client, and what its answer is checked with.
 
     Attributes:
-        results: a result for each client of the part.
-        replies: the replies that count, by client.
-        server_copy: update of the server's copy in split learning; None if there is none.
+        turn: the request as its client gets it.
+        messages: the request's messages, with attachments.
+        known: masks by tree that the server already has, so that the client may omit them.
+        templates: trees whose shapes replies must have, besides the trees of each message.
+        key: digest of the request's bytes, which the answer must name.
     """
 
-    results: list[ClientResult]
-    replies: dict[str, SealedReply]
-    server_copy: SealedReply | None = None
-
-    def add_to(self, group: GroupResult, reveal: str) -> None:
-        """Add this part's results to its group.
-
-        If `reveal` is `each`, the group keeps every reply; otherwise replies are summed.
-        """
-        group.results += self.results
-        for client, sealed in self.replies.items():
-            if reveal == "each":
-                group.replies[client] = sealed
-            else:
-                group.sum.add(sealed)
-        if self.server_copy is not None:
-            group.sum.add(self.server_copy)
+    turn: ClientRequest
+    messages: tuple[Message, ...]
+    known: Mapping[str, Mask]
+    templates: Mapping[str, Params]
+    key: str = ""
 
 
 class RemoteClients:
@@ -169,54 +174,156 @@ class RemoteClients:
 
         Results are yielded in the order of the groups.
         """
-        if not batch.tasks:
-            return
-        # One exchange carries one client's task; a server's copy that serves a group is one session
-        # with all clients of the group.
+        if batch.kind == "serve":
+            yield from self._serve(batch)
+        elif self.sum_server is not None and batch.kind == "turn":
+            results = [result for _, group in self._ask_all(batch) for result in group.results]
+            if results:
+                yield from self.sum_server.sum_replies(batch, results)
+        else:
+            yield from self._ask_all(batch)
+
+    def _serve(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Train the server's part of a network with the clients of a batch."""
+        # A server's copy that serves a group is one session with all clients of the group. Each has
+        # a thread, as the network's steps and the requests to clients alternate.
         parts = (
             [[task] for task in batch.tasks]
-            if batch.kind != "serve" or batch.alone
+            if batch.alone
             else [batch.group(number) for number in range(len(batch.groups))]
         )
+        if not parts:
+            return
         with ThreadPoolExecutor(len(parts)) as pool:
-            jobs = [pool.submit(self._carry_out, batch, part) for part in parts]
-            outcomes = quarantine_other_shapes(batch, [job.result() for job in jobs])
-            if self.sum_server is not None and batch.kind == "turn":
-                yield from self.sum_server.sum_replies(
-                    batch, [result for outcome in outcomes for result in outcome.results]
-                )
-                return
-            finished = zip(parts, outcomes, strict=True)
+            sessions = pool.map(partial(self._session, batch), parts)
             for number, length in enumerate(batch.groups):
-                group, tasks_done = GroupResult([], Sum()), 0
-                while tasks_done < length:
-                    part, outcome = next(finished)
-                    outcome.add_to(group, batch.reveal)
-                    tasks_done += len(part)
+                group = GroupResult([], Sum())
+                while len(group.results) < length:
+                    results, server_copy = next(sessions)
+                    group.results += results
+                    if server_copy is not None:
+                        group.sum.add(server_copy)
                 yield number, group
 
-    def _carry_out(self, batch: TaskBatch, tasks: Sequence[ClientTask]) -> PartOutcome:
-        """Carry out one part of a batch: one client's task, or split learning with a group."""
-        if batch.kind == "serve":
-            if self.relay is not None:
-                results, server_copy = self.relay.serve(self, batch, tasks)
-            else:
-                results, server_copy = ServerSession(self.sessions, batch, tasks).hold(
-                    batch.templates
+    def _session(
+        self, batch: TaskBatch, tasks: Sequence[ClientTask]
+    ) -> tuple[list[ClientResult], SealedReply | None]:
+        if self.relay is not None:
+            return self.relay.serve(self, batch, tasks)
+        return ServerSession(self.sessions, batch, tasks).hold(batch.templates)
+
+    def _ask_all(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
+        """Send every client of a batch its request; yield each group of results once it is whole.
+
+        No thread waits for a client, and this thread reads all answers.
+        """
+        arrived = queue.SimpleQueue[tuple[int, Future[bytes]]]()
+        started, waiting = dict[int, Future[bytes]](), WaitingAnswers(self.runner.store.folder)
+
+        def arrivals() -> Iterator[int]:
+            while started:
+                number, answer = arrived.get()
+                del started[number]  # it holds the answer's bytes
+                lost = answer.exception()
+                if lost is not None and not isinstance(lost, ClientLost):
+                    raise lost
+                waiting.put(number, answer.result() if lost is None else lost)
+                yield number
+
+        try:
+            requests = []
+            for number, (request, packed) in enumerate(self._requests(batch)):
+                requests.append(request)
+                started[number] = self.line.start(request.turn.client, *packed)
+                started[number].add_done_callback(
+                    lambda done, number=number: arrived.put((number, done))
                 )
-            return PartOutcome(results, {}, server_copy)
-        task = tasks[0]
-        result, sealed = self.ask(batch.kind, task, batch)
+            yield from self._read_in_order(batch, requests, arrivals(), waiting)
+        finally:
+            for answer in started.values():
+                answer.cancel()
+            wait(started.values())
+            waiting.close()
+
+    def _requests(
+        self, batch: TaskBatch
+    ) -> Iterator[tuple[SentRequest, tuple[bytes, SharedBytes]]]:
+        """Yield each request of a batch, and its bytes: its own, and those of its message's arrays.
+
+        The arrays of a message that several clients get are in memory once.
+        """
+        common, shared = Counter(id(task.message) for task in batch.tasks), dict[int, SharedBytes]()
+        for task in batch.tasks:
+            request, chunks = self._request(batch.kind, task, batch)
+            arrays = shared.get(id(task.message)) or SharedBytes(b"".join(chunks[1:]))
+            if common[id(task.message)] > 1:
+                shared[id(task.message)] = arrays
+            own = bytes(chunks[0])
+            yield replace(request, key=quick_digest(own, arrays.data)), (own, arrays)
+
+    def _read_in_order(
+        self,
+        batch: TaskBatch,
+        requests: Sequence[SentRequest],
+        arrivals: Iterable[int],
+        waiting: WaitingAnswers,
+    ) -> Iterator[tuple[int, GroupResult]]:
+        """Check answers and add replies up, in an order that does not depend on when they come."""
+        groups, odd, whole = dict[int, GroupResult](), dict[str, str](), 0
+        if unsent := self._unsent_trees(batch):
+            arrivals = list(arrivals)
+            odd = odd_shapes(
+                unsent, (self._read(requests[n], waiting[n])[0] for n in sorted(arrivals))
+            )
+        ahead = max(1, SUMS // max(1, self.runner.worker.solver.vector.nbytes))
+        for number, place in reading_order(batch.groups, ahead, arrivals):
+            group = groups.setdefault(number, GroupResult([], Sum()))
+            result, sealed = self._outcome(batch, requests[place], waiting[place], odd)
+            waiting.discard(place)
+            group.results.append(result)
+            if sealed is not None and batch.reveal == "each":
+                group.replies[result.client] = sealed
+            elif sealed is not None:
+                group.sum.add(sealed)
+            while whole in groups and len(groups[whole].results) == batch.groups[whole]:
+                yield whole, groups.pop(whole)
+                whole += 1
+
+    def _unsent_trees(self, batch: TaskBatch) -> set[str]:
+        """Return the names of trees in single replies whose shapes the server does not know."""
+        if batch.kind != "turn" or self.sum_server is not None:
+            return set()
+        verbs = {task.message.verb for task in batch.tasks}
+        replied = set().union(*(self.runner.exposed(verb).trees for verb in verbs))
+        return replied.difference(batch.templates, *(task.message.trees for task in batch.tasks))
+
+    def _outcome(
+        self,
+        batch: TaskBatch,
+        request: SentRequest,
+        answer: bytes | Exception,
+        odd: Mapping[str, str],
+    ) -> CheckedReply:
+        """Return result and reply of an answer; `odd` names a tree by client, see `odd_shapes`."""
+        result, sealed = self._read(request, answer)[0]
+        if sealed is not None and result.client in odd:
+            tree = odd[result.client]
+            status = f"quarantined: shape: the tensors of '{tree}' are not as those of others"
+            result, sealed = (
+                replace(result, status=status, metrics={}, filed=None, share=None),
+                None,
+            )
+        self._drop_failed(request, result)
         if batch.kind == "evaluate":
             if result.status.startswith("quarantined"):
                 # No table has a row for it, so that the operator would not learn of it.
                 self.tell(
-                    f"'{task.client}' is left out of an evaluation, {result.status}",
+                    f"'{result.client}' is left out of an evaluation, {result.status}",
                     "unmeasured",
-                    client=task.client,
+                    client=result.client,
                 )
             result = self._without_guess(result)
-        return PartOutcome([result], {} if sealed is None else {task.client: sealed})
+        return result, sealed
 
     def _without_guess(self, result: ClientResult) -> ClientResult:
         """Return a result without the scores of the client's own constant prediction.
@@ -229,13 +336,6 @@ class RemoteClients:
                 guesses = self.guesses.setdefault(result.client, {})
                 guesses[name.removeprefix(GUESS)] = scores.pop(name)
         return replace(result, measured=measured)
-
-    def ask(self, kind: str, task: ClientTask, batch: TaskBatch) -> CheckedReply:
-        """Send a client one message; return the result, and the reply (None if it does not count).
-
-        `kind` is the kind of request: `turn` or `evaluate`.
-        """
-        return self.ask_turns(kind, task, batch)[0]
 
     def ask_turns(
         self,
@@ -256,61 +356,79 @@ class RemoteClients:
             like: shapes of those trees in the replies that are not among the trees sent.
             then: further messages.
         """
-        replies = self._exchange(kind, task, batch, like, then)
-        if kind == "turn" and replies[-1][0].status != "ok":
-            # The client may have written states of these turns all the same: no round starts from
-            # them, and without this line they would stay on its disk for ever.
-            for stamp in turn_stamps(batch.stamp, len(then)):
-                self.drop_later(file_of(self.runner.store.seed, task.client, stamp))
+        request, chunks = self._request(kind, task, batch, like, then)
+        packed = b"".join(chunks)
+        try:
+            answer = self.line.ask(task.client, packed)
+        except ClientLost as lost:
+            answer = lost
+        replies = self._read(replace(request, key=quick_digest(packed)), answer)
+        self._drop_failed(request, replies[-1][0])
         return replies
+
+    def _drop_failed(self, request: SentRequest, last: ClientResult) -> None:
+        """Have the client delete states of turns that do not count; `last` is the last result."""
+        # The client may have written states of these turns all the same: no round starts from
+        # them, and without this line they would stay on its disk for ever.
+        if request.turn.kind == "turn" and last.status != "ok":
+            for stamp in turn_stamps(request.turn.stamp, len(request.turn.then)):
+                self.drop_later(file_of(self.runner.store.seed, last.client, stamp))
 
     def drop_later(self, file: str) -> None:
         """Name this state file in the next request to its client, so that the client deletes it."""
         with self.lock:
             self.drops.append(file)
 
-    def _exchange(
+    def _request(
         self,
         kind: str,
         task: ClientTask,
         batch: TaskBatch,
-        like: Mapping[str, Params] | None,
-        then: tuple[Message, ...],
-    ) -> list[CheckedReply]:
-        client, known = task.client, self._known(task)
-        message, attachments = self.without_attachments(client, task.message)
+        like: Mapping[str, Params] | None = None,
+        then: tuple[Message, ...] = (),
+    ) -> tuple[SentRequest, list[memoryview]]:
+        """Return a request without its key, and its bytes in pieces: a header, and its arrays."""
+        known = self._known(task)
+        message, attachments = self.without_attachments(task.client, task.message)
         request = ClientRequest(
             kind,
-            client,
+            task.client,
             message,
             batch.stamp,
             task.file,
             batch.progress,
             tuple(batch.points),
             tuple(known),
-            self.take_drops(client),
+            self.take_drops(task.client),
             attachments,
             then,
         )
-        packed, replies = pack(request), list[CheckedReply]()
-        try:
-            answer = self.line.ask(client, packed)
-        except ClientLost as lost:
-            return [
-                (ClientResult(client, printable(f"lost: {lost}" if str(lost) else "lost")), None)
-            ]
+        templates = batch.templates if like is None else like
+        return SentRequest(request, (task.message, *then), known, templates), Packed(
+            request
+        ).chunks()
+
+    def _read(self, sent: SentRequest, answer: bytes | Exception) -> list[CheckedReply]:
+        """Return result and reply of each message of a request.
+
+        `answer` is a client's answer, or the reason why there is none.
+        """
+        client, replies = sent.turn.client, list[CheckedReply]()
+        if isinstance(answer, Exception):
+            reason = f"lost: {answer}" if str(answer) else "lost"
+            return [(ClientResult(client, printable(reason)), None)]
         # Checked before anything is parsed: one malicious client could otherwise fill the memory.
         if len(answer) > self.limit:
             fault = f"too large: {len(answer):,} bytes, at most {self.limit:,} may come"
             return [(ClientResult(client, f"quarantined: {fault}"), None)]
         try:
-            messages, parts = (task.message, *then), split_answer(answer, len(then))
+            parts = split_answer(answer, len(sent.turn.then))
             # Not strict: a client stops after the first turn that does not count.
-            for turn, sent, part in zip(single_turns(request), messages, parts, strict=False):
-                templates = {**(batch.templates if like is None else like), **sent.trees}
-                replies.append(
-                    self._checked_reply(part, turn, quick_digest(packed), known, templates)
-                )
+            for turn, message, part in zip(
+                single_turns(sent.turn), sent.messages, parts, strict=False
+            ):
+                templates = {**sent.templates, **message.trees}
+                replies.append(self._checked_reply(part, turn, sent.key, sent.known, templates))
                 if replies[-1][0].status != "ok":
                     break
         except Exception as error:
@@ -319,14 +437,6 @@ class RemoteClients:
             status = printable(f"quarantined: malformed: {type(error).__name__}: {error}")
             replies.append((ClientResult(client, status), None))
         return replies
-
-    def ask_raw(self, client: str, request: bytes) -> bytes | None:
-        """Send a request; return the answer's bytes; None if no answer came or it is too large."""
-        try:
-            answer = self.line.ask(client, request)
-        except ClientLost:
-            return None
-        return answer if len(answer) <= self.limit else None
 
     def _checked_reply(
         self,
@@ -422,31 +532,30 @@ class RemoteClients:
         """Do nothing: answers that arrive later are not read."""
 
 
-def quarantine_other_shapes(
-    batch: TaskBatch, outcomes: Sequence[PartOutcome]
-) -> Sequence[PartOutcome]:
-    """Quarantine (exclude) replies with a tree whose shapes differ from those in most replies.
+def odd_shapes(names: Collection[str], replies: Iterable[CheckedReply]) -> dict[str, str]:
+    """Return the clients with a tree whose shapes differ from those in most replies.
 
-    Only trees that the server did not send are compared: the shapes of trees that it sent are
-    checked earlier. Return the outcomes, which are changed in place.
+    Args:
+        names: trees that the server did not send; the shapes of others are checked one by one.
+        replies: result and reply of every client, in the order of the tasks. Only their shapes are
+            kept, so that replies need not be in memory together.
+
+    Returns:
+        Client -> name of the tree.
     """
-    if batch.kind != "turn":
-        return outcomes
-    sent = set(batch.templates).union(*(task.message.trees for task in batch.tasks))
-    replies = {c: sealed.trees for part in outcomes for c, sealed in part.replies.items()}
-    for name in {n for trees in replies.values() for n in trees if n not in sent}:
-        kinds = {c: (t[name].total.layout, t[name].total.flat.dtype) for c, t in replies.items()}
+    kinds = {
+        result.client: {n: (t.total.layout, t.total.flat.dtype) for n, t in sealed.trees.items()}
+        for result, sealed in replies
+        if sealed is not None
+    }
+    odd: dict[str, str] = {}
+    for name in sorted(names):
+        of_clients = {client: kind[name] for client, kind in kinds.items() if name in kind}
         # Trees of two shapes cannot be added: without the vote a single malicious client would end
         # the round with an exception. The majority decides, as the server has no template.
-        usual = Counter(kinds.values()).most_common(1)[0][0]
-        for part in outcomes:
-            for client in [c for c in part.replies if kinds[c] != usual]:
-                status = f"quarantined: shape: the tensors of '{name}' are not as those of others"
-                part.results[0] = replace(
-                    part.results[0], status=status, metrics={}, filed=None, share=None
-                )
-                del part.replies[client]
-    return outcomes
+        usual = Counter(of_clients.values()).most_common(1)
+        odd |= {c: name for c, kind in of_clients.items() if kind != usual[0][0] and c not in odd}
+    return odd
 
 
 class RemoteStateIndex(ClientStateIndex):

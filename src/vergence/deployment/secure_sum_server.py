@@ -6,18 +6,17 @@ Used by `deployment.remote_clients`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, get_args
 
 from vergence.core.messages import Message
 from vergence.core.serialization import UNREADABLE, pack, quick_digest, unpack
 from vergence.deployment.protocol import ClientRequest, unframed
-from vergence.deployment.remote_clients import RemoteClients
+from vergence.deployment.remote_clients import ClientLost, RemoteClients
 from vergence.engine.records import ClientResult, GroupResult, TaskBatch
 from vergence.engine.secure_sum_attempts import (
     PartyIdentity,
     SumAnswer,
-    SumRequest,
     on_shares,
     under_pads,
     with_opened_sum,
@@ -82,6 +81,9 @@ class SecureSumServer:
         self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Send each node its message in `asked`; return the valid answers, by node."""
+        # No two exchanges can be one: each asks with what everybody answered before. The invitation
+        # alone could travel with the turn, but names a threshold that follows from who answered the
+        # turn. A threshold that is set before would be one that a server chooses.
         facts: dict[str, Any] = {
             name: getattr(terms, name) for name in ("attempt", "threshold", "cipher")
         }
@@ -89,21 +91,23 @@ class SecureSumServer:
         if isinstance(terms, AdditiveParams):
             facts |= {"request": terms.request, "about": terms.form.hex()}
         sent = Message("say", {}, facts, batch.tasks[0].message.round)
-        with ThreadPoolExecutor(len(asked)) as pool:
-            answers = pool.map(lambda name: self._ask_one(batch, sent, name, asked[name]), asked)
-            return {name: one for name, one in zip(asked, answers, strict=True) if one is not None}
+        requests = {
+            name: pack(ClientRequest("say", name, sent, batch.stamp, sum_message=message))
+            for name, message in asked.items()
+        }
+        started = {name: self.remote.line.start(name, data) for name, data in requests.items()}
+        answers = {name: self._answer(started.pop(name), data) for name, data in requests.items()}
+        return {name: answer for name, answer in answers.items() if answer is not None}
 
-    def _ask_one(
-        self, batch: TaskBatch, sent: Message, client: str, message: SumRequest
-    ) -> SumAnswer | None:
-        """Send one node its message; return the answer, or None if there is no valid answer."""
-        request = pack(ClientRequest("say", client, sent, batch.stamp, sum_message=message))
-        data = self.remote.ask_raw(client, request)
+    def _answer(self, started: Future[bytes], request: bytes) -> SumAnswer | None:
+        """Wait for a node's answer to a request; return it, or None if there is no valid answer."""
         try:
-            note, body = unframed(data or b"")
+            data = started.result()
+            # Checked before anything is parsed: one malicious client could fill the memory.
+            note, body = unframed(data if len(data) <= self.remote.limit else b"")
             answer = unpack(body, *get_args(SumAnswer), limit=self.remote.limit)
             if note["to"] == quick_digest(request) and fits(answer, SumAnswer):
                 return answer
-        except (StateError, *UNREADABLE):
+        except (ClientLost, StateError, *UNREADABLE):
             return None
         return None

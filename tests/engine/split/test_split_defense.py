@@ -8,6 +8,7 @@ import torch
 
 from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, run, whole
 from tests.engine.toys import STAMP, dying_in, table
+from tests.lines import Line
 from vergence.core.client import ClientContext
 from vergence.core.local_training import LocalTraining
 from vergence.core.params import Params
@@ -202,7 +203,7 @@ def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
     method, plan = SplitFedU(local=LOCAL, cut="conv3"), Plan(rounds=2, privacy=NARROW)
     expected = run(tmp_path / "one", method, privacy=NARROW)
 
-    class Line:
+    class Homes(Line):
         def ask(self, client, request):
             own, folder = PEOPLE.only((client,)), tmp_path / "homes" / client
             folder.mkdir(parents=True, exist_ok=True)

@@ -11,13 +11,15 @@ Used by `deployment.flower_app`, `deployment.server_run` and
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as Late
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,9 +30,20 @@ POLL = 0.2
 """Seconds between two polls for an answer, a task or a message."""
 # Seconds between two polls where a notice says when to poll: only a lost notice needs them.
 RARELY = 1.0
-# Longest message sent as one value, in bytes, of which Flower makes three objects. Of an
-# array it makes five, but sends them in parts of 5 MiB.
-SHORT = 1 << 20
+# Longest message sent as one value, in bytes, of which Flower makes three objects, each of which
+# travels by a request of its own. Of an array it makes five, and more beyond 5 MiB, but sends them
+# in parts of 5 MiB: a request may have 16 MiB (`admission.LARGEST_REQUEST`).
+SHORT = 8 << 20
+# The link offers nodes the messages of a request before it has their parts, which nodes then ask
+# for again and again: a hundred of them would keep the link from taking the parts.
+TOGETHER = 8
+"""Largest number of messages in one request to the link; what they share is sent once."""
+FETCHERS = 4
+"""Number of threads that fetch answers' parts from the link on this machine."""
+LATEST = 20.0
+"""Longest pause in seconds between two looks for a part that was announced and has not arrived."""
+AT_ONCE = 64
+"""Number of parts of an answer that are fetched before other answers have their turn."""
 LOOK = 0.5
 """Seconds between two checks whether a node is still connected."""
 UNAVAILABLE = 5
@@ -97,13 +110,24 @@ def client_app(answer: Callable[[bytes, Any], bytes]) -> Any:
     return app
 
 
-def packed(data: bytes) -> Any:
-    """Return bytes as a record of Flower: as a single value if short, otherwise as an array."""
+def packed(data: bytes, shared: bytes = b"") -> Any:
+    """Return bytes as a record of Flower: as a single value if short, otherwise as an array.
+
+    `shared` are further bytes, the same for several messages: Flower stores equal parts of messages
+    once, by their SHA-256, so these bytes are in a record of their own.
+    """
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    if len(data) <= SHORT:
-        return RecordDict({"body": ConfigRecord({"": data})})
-    return RecordDict({"body": ArrayRecord({"": Array("uint8", (len(data),), "bytes", data)})})
+    if len(data) + len(shared) <= SHORT >> 3:
+        data, shared = data + shared, b""
+    return RecordDict(
+        {
+            name: ConfigRecord({"": part})
+            if len(part) <= SHORT
+            else ArrayRecord({"": Array("uint8", (len(part),), "bytes", part)})
+            for name, part in {"body": data, **({"shared": shared} if shared else {})}.items()
+        }
+    )
 
 
 def unpacked(message: Any) -> bytes:
@@ -112,44 +136,63 @@ def unpacked(message: Any) -> bytes:
     Raises:
         KeyError, AttributeError, TypeError: the message has no bytes.
     """
-    body = message.content["body"][""]
-    data = body if isinstance(body, bytes) else body.data
-    if not isinstance(data, bytes):
+    records = [message.content[name][""] for name in ("body", "shared") if name in message.content]
+    parts = [part if isinstance(part, bytes) else part.data for part in records]
+    if not parts or not all(isinstance(part, bytes) for part in parts):
         raise TypeError("no bytes")
-    return data
+    return b"".join(parts)
 
 
 @dataclass
 class AwaitedAnswer:
-    """An answer for which a thread waits.
+    """An answer for which the sender of a message waits.
 
-    `node` is the node's number. `reply` gets the answer. `noticed` wakes the thread that fetches
-    the answer.
+    Attributes:
+        node: the node's number.
+        reply: future of Flower's message with the answer.
+        parts: names of the answer's parts, once the node has announced it; the last one names the
+            answer.
+        contents: the parts that have been fetched, by name.
+        due: time of the next look for a part that was announced and has not arrived.
+        pause: seconds between this look and the one after it.
+        lock: lock of the thread that fetches parts.
     """
 
     node: int
     reply: Future[Any] = field(default_factory=Future)
-    noticed: threading.Event = field(default_factory=threading.Event)
+    parts: Sequence[str] = ()
+    contents: dict[str, bytes] = field(default_factory=dict)
+    due: float = 0.0
+    pause: float = 0.05
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error where the answer is awaited, if it still is."""
+        with suppress(InvalidStateError):
+            self.reply.set_exception(error)
 
 
 class GridTransport:
-    """Connection to nodes over one Flower grid: sends bytes, returns answers; for many threads.
+    """Connection to nodes over one Flower grid: sends bytes, returns answers.
 
-    With `wakeups`, Flower's SuperLink is told at once which node has a message, and tells this
-    process at once about answers. Without `wakeups`, both sides poll every `poll` seconds, as
-    Flower's own programs do.
+    Messages that are sent at the same time go to Flower's SuperLink together, and their equal parts
+    once. No thread waits for an answer: one thread looks which answers nodes have announced,
+    and `FETCHERS` threads fetch parts that have arrived. With `wakeups`, the SuperLink is told at
+    once which node has a message, and tells this process at once about answers. Without `wakeups`,
+    both sides poll every `poll` seconds.
     """
 
     def __init__(self, grid: Any, poll: float = POLL, wakeups: Wakeups | None = None) -> None:
         self.grid, self.wakeups = grid, wakeups
         self.poll = poll if wakeups is None else RARELY
         self.lock, self.over = threading.Lock(), threading.Event()
+        self.pusher, self.fetchers = ThreadPoolExecutor(1), ThreadPoolExecutor(FETCHERS)
+        self.outgoing = deque[tuple[AwaitedAnswer, bytes, bytes, float]]()
         self.waiting: dict[str, AwaitedAnswer] = {}
         self.names: dict[int, str] = {}
         # A notice that came before would be lost: listening begins before the first message.
-        if wakeups is not None:
-            args = (wakeups.listen("run"),)
-            threading.Thread(target=self._listen, args=args, daemon=True).start()
+        notices = None if wakeups is None else wakeups.listen("run")
+        threading.Thread(target=self._watch, args=(notices,), daemon=True).start()
 
     def nodes(self) -> dict[int, str]:
         """Return the connected nodes: each node's number, and the time at which it connected."""
@@ -163,10 +206,15 @@ class GridTransport:
         """Return the name under which a node's key was registered; "" if none is known."""
         return self.names.get(node, "")
 
-    def send(
-        self, node: int, data: bytes, seconds: float, there: Callable[[], bool] = lambda: True
+    async def send(
+        self,
+        node: int,
+        data: bytes,
+        seconds: float,
+        there: Callable[[], bool] = lambda: True,
+        shared: bytes = b"",
     ) -> bytes:
-        """Send bytes to a node, and return the node's answer.
+        """Send `data` and `shared` to a node, and return the node's answer.
 
         `seconds` is the longest time to wait; `there` returns whether the node is still connected.
 
@@ -174,32 +222,21 @@ class GridTransport:
             ClientLost: the node reported an error, or did not answer in time.
             ClientGone: the node disconnected, or connected again as another node.
         """
-        from flwr.app import Message
-
         from vergence.deployment.client_registry import ClientGone
         from vergence.deployment.remote_clients import ClientLost
 
-        awaited = AwaitedAnswer(node)
-        message = Message(packed(data), node, f"train.{ACTION}", ttl=max(seconds, 1.0))
-        # Under the lock, so that an answer cannot arrive before its message is known.
-        with self.lock:
-            number = next(iter(self.grid.push_messages([message])), None)
-            if number is None:
-                raise ClientGone
-            self.waiting[number] = awaited
-        if self.wakeups is not None:
-            self.wakeups.tell("link", node)
-        threading.Thread(target=self._collect, args=(number, awaited), daemon=True).start()
-        end = time.monotonic() + seconds
+        awaited, end = AwaitedAnswer(node), time.monotonic() + seconds
+        self.outgoing.append((awaited, data, shared, max(seconds, 1.0)))
+        self.pusher.submit(self._push)
+        reply = asyncio.wrap_future(awaited.reply)
         try:
             while (left := end - time.monotonic()) > 0:
-                with suppress(Late):
-                    return self._body(awaited.reply.result(min(left, LOOK)))
+                if (await asyncio.wait([reply], timeout=min(left, LOOK)))[0]:
+                    return self._body(reply.result())
                 if not there():
                     raise ClientGone
         finally:
-            self.waiting.pop(number, None)
-            awaited.noticed.set()
+            awaited.reply.cancel()
         raise ClientLost(f"no answer in {seconds:.3g} s")
 
     def _body(self, reply: Any) -> bytes:
@@ -215,35 +252,123 @@ class GridTransport:
             raise ClientGone
         raise ClientLost(f"Flower's error {reply.error.code}: {str(reply.error.reason)[:120]}")
 
-    def _collect(self, number: str, awaited: AwaitedAnswer) -> None:
-        """Poll for the answer to message `number`; each message has a thread that runs this."""
-        # A thread each: Flower blocks for minutes on an answer whose parts never come.
-        while number in self.waiting:
-            awaited.noticed.wait(self.poll * (1 + len(self.waiting) // 5))
-            awaited.noticed.clear()
-            if self.over.is_set():
-                return
-            # A link that restarts raises all kinds of errors: the next poll tries again.
-            with suppress(Exception):
-                # A link may hand out answers to other messages too.
-                for reply in self.grid.pull_messages([number]):
-                    # The lock waits for a message that is just being sent to be known.
-                    with self.lock:
-                        answered = self.waiting.pop(reply.metadata.reply_to_message_id, None)
-                    if answered is not None:
-                        answered.reply.set_result(reply)
+    def _push(self) -> None:
+        """Send messages that wait to be sent, up to `TOGETHER` in one request."""
+        from flwr.app import Message
 
-    def _listen(self, notices: WakeupSocket) -> None:
-        """Wake the threads that fetch answers of nodes for which a notice came."""
-        with notices:
-            while not self.over.is_set():
-                nodes, lost = notices.wait(LOOK)
-                for awaited in list(self.waiting.values()):
-                    if lost or awaited.node in nodes:
-                        awaited.noticed.set()
+        from vergence.deployment.client_registry import ClientGone
+
+        # Under the lock, so that no look comes between a message and the entry of its number.
+        with self.lock:
+            batch = [self.outgoing.popleft() for _ in range(min(TOGETHER, len(self.outgoing)))]
+            # One record for all messages that share it: its digest is computed once.
+            records: dict[int, Any] = {}
+            messages = []
+            for awaited, data, shared, ttl in batch:
+                content = packed(data, shared)
+                if "shared" in content:
+                    content["shared"] = records.setdefault(id(shared), content["shared"])
+                messages.append(Message(content, awaited.node, f"train.{ACTION}", ttl=ttl))
+            try:
+                numbers = list(self.grid.push_messages(messages)) if messages else []
+            except Exception as error:
+                for awaited, *_ in batch:
+                    awaited.fail(error)
+                return
+            for number, (awaited, *_) in zip_longest(numbers, batch):
+                if number:
+                    self.waiting[number] = awaited
+                else:
+                    awaited.fail(ClientGone())
+        if self.wakeups is not None:
+            for awaited, *_ in batch:
+                self.wakeups.tell("link", awaited.node)
+
+    def _watch(self, notices: WakeupSocket | None) -> None:
+        """Look for announced answers, at once after a notice and else every `poll` seconds."""
+        due = time.monotonic() + self.poll
+        with notices or nullcontext():
+            while not self.over.wait(0.0 if notices else self.poll):
+                nodes, lost = notices.wait(min(LOOK, self.poll)) if notices else ((), False)
+                everything = lost or not notices or time.monotonic() >= due
+                if everything:
+                    due = time.monotonic() + self.poll
+                with self.lock:
+                    self.waiting = {n: a for n, a in self.waiting.items() if not a.reply.done()}
+                    looked = {
+                        n: a for n, a in self.waiting.items() if everything or a.node in nodes
+                    }
+                # A link that restarts raises all kinds of errors: the next look tries again.
+                with suppress(Exception):
+                    self._look({n: awaited for n, awaited in looked.items() if not awaited.parts})
+                for awaited in looked.values():
+                    told = lost or awaited.node in nodes
+                    if awaited.parts and (told or awaited.due <= time.monotonic()):
+                        self.fetchers.submit(self._fetch, awaited)
+
+    def _look(self, looked: Mapping[str, AwaitedAnswer]) -> None:
+        """Ask the link which of these answers have been announced, and of what parts they are."""
+        from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+
+        # The link tells of an announced answer once: asked again, it says that there is none.
+        if not looked:
+            return
+        got = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=looked))
+        for about, tree in zip(got.messages_list, got.message_object_trees, strict=True):
+            # A link may hand out answers to other messages too.
+            awaited = looked.get(about.metadata.reply_to_message_id)
+            if awaited is not None:
+                # An array whose pieces are equal names one part several times.
+                parts = (part.object_id for part in iterate_object_tree(tree))
+                awaited.parts = tuple(dict.fromkeys(parts))
+
+    def _fetch(self, awaited: AwaitedAnswer) -> None:
+        """Fetch the parts of an announced answer that have arrived; never wait for one."""
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+        from vergence.deployment.remote_clients import ClientLost
+
+        if awaited.reply.done() or not awaited.lock.acquire(blocking=False):
+            return
+        link = self.grid._runtime_client
+        about = {"node": self.grid.node, "run_id": self.grid.run.run_id}
+        try:
+            missing = [part for part in awaited.parts if part not in awaited.contents]
+            for part in missing[:AT_ONCE]:
+                got = link.PullObject(PullObjectRequest(**about, object_id=part))
+                # Waiting here for a client whose line is slow, or that never sends this part, would
+                # keep a thread from the answers of others.
+                if not got.object_available:
+                    awaited.pause = min(2 * awaited.pause, LATEST)
+                    awaited.due = time.monotonic() + awaited.pause
+                    return
+                awaited.contents[part] = got.object_content
+            # A client that makes thousands of parts waits behind others for the rest of them.
+            if len(missing) > AT_ONCE:
+                self.fetchers.submit(self._fetch, awaited)
+                return
+            number = awaited.parts[-1]
+            link.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(**about, message_object_id=number)
+            )
+        # A link that restarts raises all kinds of errors: the next look tries again.
+        except Exception:
+            return
+        finally:
+            awaited.lock.release()
+        try:
+            answer = inflate_object_from_contents(number, awaited.contents)
+        except Exception as error:
+            awaited.fail(ClientLost(f"its answer cannot be read ({type(error).__name__})"))
+            return
+        # The sender may have stopped waiting.
+        with suppress(InvalidStateError):
+            awaited.reply.set_result(answer)
 
     def close(self) -> None:
-        """End the threads that collect answers."""
+        """End the threads that send messages and fetch answers."""
         self.over.set()
-        for awaited in list(self.waiting.values()):
-            awaited.noticed.set()
+        self.pusher.shutdown(wait=False, cancel_futures=True)
+        self.fetchers.shutdown(wait=False, cancel_futures=True)

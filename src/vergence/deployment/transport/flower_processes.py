@@ -44,6 +44,8 @@ ENVIRONMENT = {
 # Environment variables with the key to the link's control interface, and the folder of nodes' keys.
 # The key is in no argument, which every user of the machine can list.
 KEY, KEYS = "VERGENCE_LINK_KEY", "VERGENCE_LINK_KEYS"
+LIMIT = "VERGENCE_LINK_LIMIT"
+"""Environment variable with the largest number of bytes of a node's answer; 0: no limit."""
 PATHS = {"Control": "/v1/control/", "Runtime": "/v1/runtime/", "NodeAuth": "/v1/fleet/"}
 """Path of each of Flower's interfaces, by the first part of the name of its middleware."""
 BRIEFLY = 0.01
@@ -75,7 +77,8 @@ def link(arguments: list[str]) -> None:
     gate = Middleware(
         AdmissionMiddleware, key=key, refusals=refusals, keys=Path(keys) if keys else None
     )
-    polls = [Middleware(LongPollMiddleware, wakeups=wakeups_of(arguments))] if LOCAL else []
+    options = {"wakeups": wakeups_of(arguments), "limit": int(os.environ.pop(LIMIT, "0"))}
+    polls = [Middleware(LongPollMiddleware, **options)] if LOCAL else []
     replace_part("flwr.superlink.extensions", "get_middleware", lambda: (gate, *polls))
     others = replace_part(
         "flwr.superlink.main", "_get_middleware", lambda: [*map(on_its_path, others())]
@@ -118,7 +121,8 @@ def node(arguments: list[str]) -> None:
     def trusting_nobody(*args: Any, **options: Any) -> Iterator[Any]:
         with connect(*args, **options) as (number, receive, send, run, fab, *moves, confirm):
             asked, confirmed = partial(polls.message, receive), partial(polls.confirm, confirm)
-            yield (number, asked, send, run, partial(own_code, fab), *moves, confirmed)
+            sent = partial(send_in_turn, send)
+            yield (number, asked, sent, run, partial(own_code, fab), *moves, confirmed)
 
     class Heard(connection.NodeAuthHttpInterceptor):
         def intercept(self, context: Any, call_next: Any) -> Any:
@@ -157,6 +161,20 @@ def own_code(fab: Any, *asked: Any) -> Any:
     if got.content != bundle():
         raise RuntimeError("the server sent code of its own: refused")
     return got
+
+
+def send_in_turn(send: Any, *answer: Any) -> Any:
+    """Announce an answer by Flower's function `send`, again and again until it may be sent."""
+    import httpx
+
+    while True:
+        try:
+            return send(*answer)
+        # The link says so while many other clients send theirs (`long_polling.py`). Flower itself
+        # gives up after a few tries, and the answer would be lost.
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                raise
 
 
 class NodePolls:

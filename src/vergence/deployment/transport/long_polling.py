@@ -16,25 +16,40 @@ import asyncio
 import base64
 from typing import Any
 
-from vergence.deployment.transport.admission import SHOWN
+from vergence.deployment.transport.admission import REASON, SHOWN
 from vergence.deployment.transport.wakeups import REST, Wakeups
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 """Paths by which a node asks for messages, and announces an answer."""
 PART = "/v1/fleet/push-object"
 """Path by which a node sends one part of an answer that it has announced."""
+FETCHED = "/v1/runtime/confirm-message-received"
+"""Path by which the run says that it has fetched all parts of an answer."""
+# Every answer that is on its way is in this process's memory, some of it several times. Fewer would
+# not keep the link busy; with all of a round at once, its memory would grow with the cohort.
+PASSING = 8
+"""Number of nodes that send an answer at the same time; others wait for their turn."""
+TURN = 5.0
+"""Seconds after which an answer that is still on its way makes room for another one."""
 HOLD = 10.0
 """Seconds for which the answer 'no message' is held back; a node waits 30 seconds for answers."""
 AGAIN = "x-vergence-again"
 """Header that tells a node to ask again without a pause."""
 KEY = SHOWN[0]
 """Header with the public key of the node that asks."""
+TOO_LARGE = [(REASON.encode(), b"its answer is too large"), (b"content-length", b"0")]
+"""Headers of the response to a part of an answer that is too large."""
+LATER = [(REASON.encode(), b"others send their answers now"), (b"content-length", b"0")]
+"""Headers of the response to an announced answer whose turn has not come."""
 SMALL = 64 << 10
 """Largest number of bytes of a request from which the node's number is read."""
 
 
 class LongPollMiddleware:
     """ASGI middleware that holds back the answer 'no message', and passes on all other answers.
+
+    The announcement of an answer is held back until it is the node's turn to send its parts; after
+    `HOLD` seconds the node is told to announce it again.
 
     Only an answer to a request with a genuine signature is held back, so that nobody without a key
     for this server can keep connections open. If a node asks again while its request waits, the
@@ -46,24 +61,42 @@ class LongPollMiddleware:
         missing_parts: public key -> the node's number and the number of parts of its announced
             answer that have not arrived. The entry is removed when the node asks for its next
             message.
+        turns: one for each node that may send an answer now.
+        passing: public key of a node that sends an answer now -> name of the answer, and the timer
+            that ends the node's turn.
+        limit: largest number of bytes of a node's answer to one message; 0: no limit.
+        received: public key -> bytes of parts that the node has sent since its last message.
     """
 
-    def __init__(self, app: Any, wakeups: Wakeups) -> None:
-        self.app, self.wakeups = app, wakeups
+    def __init__(self, app: Any, wakeups: Wakeups, limit: int = 0) -> None:
+        self.app, self.wakeups, self.limit = app, wakeups, limit
+        self.received: dict[bytes, int] = {}
         self.notices = wakeups.listen("link")
         self.waiting: dict[int, asyncio.Future[bool]] = {}
         self.noticed: dict[int, int] = {}
         self.count = 0
         self.missing_parts: dict[bytes, tuple[int, int]] = {}
+        self.turns = asyncio.Semaphore(PASSING)
+        self.passing: dict[bytes, tuple[str, asyncio.TimerHandle]] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on to Flower, and pass the answer back, at once or later."""
         if scope["type"] == "lifespan":
             self.listen()
-        if scope["type"] != "http" or scope["path"] not in (PULL, PUSH, PART):
+        if scope["type"] != "http" or scope["path"] not in (PULL, PUSH, PART, FETCHED):
             await self.app(scope, receive, send)
             return
         sent, answer, since = bytearray(), [], self.count
+        headers = dict(scope["headers"])
+        # Decoded, because base64 has several spellings of the same key: under two spellings a node
+        # would have two entries.
+        key = base64.b64decode(headers.get(KEY, b""), validate=True)
+        size = int(headers.get(b"content-length", b"0")) if scope["path"] == PART else 0
+        # Flower keeps all parts of an answer in memory, and only the run sees how large it is.
+        if 0 < self.limit < self.received.get(key, 0) + size:
+            await send({"type": "http.response.start", "status": 413, "headers": TOO_LARGE})
+            await send({"type": "http.response.body", "body": b""})
+            return
 
         async def receive_and_copy() -> Any:
             message = await receive()
@@ -74,15 +107,29 @@ class LongPollMiddleware:
         async def hold_back(message: Any) -> None:
             answer.append(message)
 
-        await self.app(scope, receive if scope["path"] == PART else receive_and_copy, hold_back)
+        # Before Flower sees an announcement, as it does not expect the same one twice. Whoever
+        # forges one waits like all others, and gets no turn.
+        if scope["path"] == PUSH and not await self.wait_for_turn():
+            await send({"type": "http.response.start", "status": 503, "headers": LATER})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        try:
+            await self.app(scope, receive if scope["path"] == PART else receive_and_copy, hold_back)
+        finally:
+            if scope["path"] == PUSH and answer and answer[0].get("status") == 200:
+                # Of an answer with very many parts the name is not read: its turn ends by itself.
+                self.begin_turn(key, announced_in(bytes(sent)) if len(sent) <= SMALL else "")
+            elif scope["path"] == PUSH:
+                self.turns.release()
         # Anything but 200 is no answer to a genuine node: held back, it would let anybody keep
         # connections open and pose as another node that waits.
-        if answer and answer[0].get("status") == 200:
+        if answer and answer[0].get("status") == 200 and scope["path"] == FETCHED:
+            self.end_turn(message_in(bytes(sent)))
+        elif answer and answer[0].get("status") == 200:
             body = b"".join(message.get("body", b"") for message in answer)
-            # Decoded, because base64 has several spellings of the same key: under two spellings a
-            # node would have two entries.
-            key = base64.b64decode(dict(scope["headers"]).get(KEY, b""), validate=True)
             if scope["path"] == PART:
+                # Counted only now: anybody may send parts with this key and a wrong signature.
+                self.received[key] = self.received.get(key, 0) + size
                 self.count_part(key)
             elif 0 < len(sent) <= SMALL:
                 node = node_in(scope["path"], bytes(sent))
@@ -90,10 +137,40 @@ class LongPollMiddleware:
                     self.expect_parts(key, node, body)
                 else:
                     self.missing_parts.pop(key, None)
-                    if not body and await self.wait_for_message(node, since):  # no message
+                    if body:
+                        self.received.pop(key, None)
+                    elif await self.wait_for_message(node, since):  # no message
                         answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
         for message in answer:
             await send(message)
+
+    async def wait_for_turn(self) -> bool:
+        """Wait until some node may send an answer; return whether it may, after `HOLD` seconds."""
+        try:
+            async with asyncio.timeout(HOLD):
+                await self.turns.acquire()
+        except TimeoutError:
+            return False
+        return True
+
+    def begin_turn(self, key: bytes, name: str) -> None:
+        """Give a turn to a node, whose public key is `key`, for its answer with this name."""
+        loop, timer = asyncio.get_running_loop(), self.passing.get(key, (name, None))[1]
+        if timer is None or timer.when() <= loop.time():
+            # A client on a slow line, or one that never sends a part, must not keep others waiting.
+            timer = loop.call_later(TURN, self.turns.release)
+        else:
+            # Else a node could take all turns by announcing one answer again and again.
+            self.turns.release()
+        self.passing[key] = name, timer
+
+    def end_turn(self, name: str) -> None:
+        """Let the next node send its answer, if the answer with this name was still passing."""
+        for key in [key for key, (passing, _) in self.passing.items() if passing == name]:
+            timer = self.passing.pop(key)[1]
+            if timer.when() > asyncio.get_running_loop().time():
+                timer.cancel()
+                self.turns.release()
 
     def expect_parts(self, key: bytes, node: int, answer: bytes) -> None:
         """Record how many parts of an announced answer will come.
@@ -164,6 +241,21 @@ class LongPollMiddleware:
         finally:
             if self.waiting.get(node) is waiting:
                 del self.waiting[node]
+
+
+def announced_in(request: bytes) -> str:
+    """Return the name of the answer that a request to `PUSH` announces."""
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+
+    announced = PushMessagesRequest.FromString(request).messages_list
+    return next((message.metadata.message_id for message in announced), "")
+
+
+def message_in(request: bytes) -> str:
+    """Return the name of the answer that a request to `FETCHED` confirms."""
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+    return ConfirmMessageReceivedRequest.FromString(request).message_object_id
 
 
 def node_in(path: str, request: bytes) -> int:
