@@ -108,7 +108,6 @@ def init(
     from vergence.core.files import saving
     from vergence.deployment.keys import PARTIES, make_certificates
     from vergence.deployment.launcher import check_flower
-    from vergence.deployment.protocol import LIMIT_IN_MODELS, LIMIT_SLACK
 
     check_flower()
     (host, _), listen = host_and_port(address), listen_address(address, listen)
@@ -136,13 +135,20 @@ def init(
             copy_public_keys([*ends, *adders], PARTIES, parties, server)
         if main:
             exchange_box_keys(served, ends, keys)
-        model = experiment.task(experiment.plan.seeds[0]).init().flat.nbytes
-        limit = LIMIT_IN_MODELS * model + LIMIT_SLACK
+        limit = answer_limit(experiment)
         side = ServerSide(tuple(clients), address, run, listen, main=main, answer_bytes=limit)
         folders.write_settings(server, side)
         hand_out(server, table, code)
         text = instructions(host, main, bool(adders), keys is None, code)
         (out / "README.txt").write_text(text, encoding="utf-8", newline="\n")
+
+
+def answer_limit(experiment: Experiment) -> int:
+    """Return the largest size in bytes of an answer, before it is known what clients are asked."""
+    from vergence.deployment.protocol import LIMIT_IN_MODELS, LIMIT_SLACK
+
+    model = experiment.task(experiment.plan.seeds[0]).init().flat.nbytes
+    return LIMIT_IN_MODELS * model + LIMIT_SLACK
 
 
 def end_folders(

@@ -94,8 +94,7 @@ class LongPollMiddleware:
         size = int(headers.get(b"content-length", b"0")) if scope["path"] == PART else 0
         # Flower keeps all parts of an answer in memory, and only the run sees how large it is.
         if 0 < self.limit < self.received.get(key, 0) + size:
-            await send({"type": "http.response.start", "status": 413, "headers": TOO_LARGE})
-            await send({"type": "http.response.body", "body": b""})
+            await refuse(send, 413, TOO_LARGE)
             return
 
         async def receive_and_copy() -> Any:
@@ -110,8 +109,7 @@ class LongPollMiddleware:
         # Before Flower sees an announcement, as it does not expect the same one twice. Whoever
         # forges one waits like all others, and gets no turn.
         if scope["path"] == PUSH and not await self.wait_for_turn():
-            await send({"type": "http.response.start", "status": 503, "headers": LATER})
-            await send({"type": "http.response.body", "body": b""})
+            await refuse(send, 503, LATER)
             return
         try:
             await self.app(scope, receive if scope["path"] == PART else receive_and_copy, hold_back)
@@ -135,14 +133,17 @@ class LongPollMiddleware:
                 node = node_in(scope["path"], bytes(sent))
                 if scope["path"] == PUSH:
                     self.expect_parts(key, node, body)
-                else:
-                    self.missing_parts.pop(key, None)
-                    if body:
-                        self.received.pop(key, None)
-                    elif await self.wait_for_message(node, since):  # no message
-                        answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
+                elif self.finds_none(key, body) and await self.wait_for_message(node, since):
+                    answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
         for message in answer:
             await send(message)
+
+    def finds_none(self, key: bytes, message: bytes) -> bool:
+        """Note that a node has asked for its next message; return whether there is none."""
+        self.missing_parts.pop(key, None)
+        if message:
+            self.received.pop(key, None)
+        return not message
 
     async def wait_for_turn(self) -> bool:
         """Wait until some node may send an answer; return whether it may, after `HOLD` seconds."""
@@ -241,6 +242,12 @@ class LongPollMiddleware:
         finally:
             if self.waiting.get(node) is waiting:
                 del self.waiting[node]
+
+
+async def refuse(send: Any, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    """Answer a request with a status and headers alone."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def announced_in(request: bytes) -> str:
