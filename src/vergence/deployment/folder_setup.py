@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,9 +135,8 @@ def init(
             copy_public_keys([*ends, *adders], PARTIES, parties, server)
         if main:
             exchange_box_keys(served, ends, keys)
-        limit = answer_limit(experiment)
-        side = ServerSide(tuple(clients), address, run, listen, main=main, answer_bytes=limit)
-        folders.write_settings(server, side)
+        side = ServerSide(tuple(clients), address, run, listen, main=main)
+        folders.write_settings(server, replace(side, answer_bytes=answer_limit(experiment)))
         hand_out(server, table, code)
         text = instructions(host, main, bool(adders), keys is None, code)
         (out / "README.txt").write_text(text, encoding="utf-8", newline="\n")
