@@ -18,6 +18,7 @@ from vergence.deployment.client_registry import (
     reply,
 )
 from vergence.deployment.keys import genuine, make_node_key, signer
+from vergence.deployment.protocol import SharedBytes
 from vergence.deployment.remote_clients import ClientLost, unframed
 from vergence.errors import PartialRun
 
@@ -224,3 +225,11 @@ def test_the_watch_sees_who_comes_and_who_goes(keys):
         registry.close()
     assert "0 of 1 clients are here; missing: a, b" in told
     assert told[-1] == "'b' is gone"
+
+
+@pytest.mark.parametrize("shared", [b"", b"the model"])
+def test_a_request_may_end_with_bytes_that_others_share(keys, shared):
+    """A message without arrays has none, and its answer counts all the same."""
+    registry, _ = opened(Nodes({1: Node("a", keys[0]["a"])}), keys)
+    asked = RequestQueue(registry, {"run": "r"}).start("a", b"train ", SharedBytes(shared))
+    assert asked.result(5) == b"train " + shared

@@ -99,8 +99,8 @@ class SharedBytes:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the bytes, computed once for all clients."""
-        return hashlib.sha256(self.data).digest()
+        """SHA-256 of the bytes, computed once for all clients; b"" if there are none."""
+        return hashlib.sha256(self.data).digest() if self.data else b""
 
 
 def framed(note: Mapping[str, Any], body: bytes = b"") -> bytes:
