@@ -24,6 +24,13 @@ def registry_name(thing: object) -> str:
     return f"{kind.__module__.removeprefix(FROM_FILE)}:{kind.__qualname__}"
 
 
+def shown_integer(number: int) -> str:
+    """Return a whole number as text; of one that has hundreds of digits, the first ones."""
+    # Python refuses to write one of more than 4300 decimal digits, but not in hexadecimal ones.
+    bits = number.bit_length()
+    return str(number) if bits < 1000 else f"{number:#x}"[:20] + f"... ({bits} bits)"
+
+
 def plural(count: int, noun: str) -> str:
     """Return a number and its noun, in the plural unless the number is one.
 

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
-from vergence.core.naming import registry_name
+from vergence.core.naming import registry_name, shown_integer
 from vergence.errors import ConfigError, meant, nearest, printable
 
 T = TypeVar("T")
@@ -174,8 +174,7 @@ def check_ranges(record: object, name: str) -> None:
             # A larger one would not even be a float, and printing it could end in an error, too.
             if isinstance(number, int) and number.bit_length() > 63:
                 raise ConfigError(
-                    f"{name}: {field_name} must be below 2^63; got a number of "
-                    f"{number.bit_length()} bits"
+                    f"{name}: {field_name} must be below 2^63; got {shown_integer(number)}"
                 )
             if not all(HOLDS[sign](float(number), float(bound)) for sign, bound in bounds):
                 shown = value if several else f"{value:g}"

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
+from vergence.core.naming import shown_integer
 from vergence.core.options import check_ranges
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.registry import present_name
@@ -121,8 +122,7 @@ def check_numbers(value: Any, where: str) -> None:
             check_numbers(part, where)
     elif isinstance(value, int) and value.bit_length() > 63:
         raise ConfigError(
-            f"{where}: a whole number must be below 2^63 = {WHOLE}; got one of "
-            f"{value.bit_length()} bits"
+            f"{where}: a whole number must be below 2^63 = {WHOLE}; got {shown_integer(value)}"
         )
 
 
