@@ -10,6 +10,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from tests import lines
 from tests.drills.deployment import CLIENTS, TABLE, deployed, simulated
 from vergence.deployment import folder_setup, launcher
 from vergence.deployment.aggregator_node import AggregatorNode
@@ -108,7 +109,7 @@ def test_names_that_stand_for_two_ends_are_refused(clients, names, why, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-class Line:
+class Line(lines.Line):
     """Carries requests between ends of this process; `asked` tells who was asked what."""
 
     def __init__(self, out, label):

@@ -228,7 +228,7 @@ def test_clients_elsewhere_have_guards_and_books_of_their_own(tmp_path):
         federation=remote_people("eyes", counts),
         plan=plan,
         folder=server,
-        pool_factory=remote_pool(Line()),
+        pool_factory=remote_pool(Homes()),
     )
     assert found.fingerprint == expected.fingerprint
     for client in PEOPLE.clients:
