@@ -174,7 +174,8 @@ def check_ranges(record: object, name: str) -> None:
             # A larger one would not even be a float, and printing it could end in an error, too.
             if isinstance(number, int) and number.bit_length() > 63:
                 raise ConfigError(
-                    f"{name}: {field_name} must be below 2^63; got {shown_integer(number)}"
+                    f"{name}: {field_name} must be at most 2^63 - 1 = {2**63 - 1}; got "
+                    f"{shown_integer(number)}"
                 )
             if not all(HOLDS[sign](float(number), float(bound)) for sign, bound in bounds):
                 shown = value if several else f"{value:g}"
