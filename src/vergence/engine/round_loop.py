@@ -207,7 +207,7 @@ def _run_on(
         if far or (plain and type(pool) is InProcess and stays_here(executor, plan)):
             room = available_bytes() / 4
             store = runner.store = ResidentStateStore(**vars(store), room=room)
-            if sums is None:
+            if sums is None and isinstance(pool, InProcess):
                 pool.threads = min(TURNS_AT_ONCE, cpu_count())
         index = ClientStateIndex(store, plan.silos.lab_of if plan.silos.labs else {})
     else:
