@@ -419,6 +419,33 @@ def test_nodes_that_send_byte_by_byte_or_never_keep_nobody_out(two_at_once, monk
     asyncio.run(check())
 
 
+def test_announcements_that_never_end_keep_nobody_out(two_at_once, monkeypatch):
+    """Anybody can begin one with somebody's public key, as Flower reads it before the signature."""
+    monkeypatch.setattr(long_polling, "TURN", 0.05)
+
+    async def check():
+        never, honest = asyncio.Event(), two_at_once.link
+
+        async def endless(*_):
+            await never.wait()
+
+        two_at_once.middleware.app = endless
+        held = [asyncio.create_task(two_at_once.announce(f"held{n}")) for n in range(2)]
+        await asyncio.sleep(0.01)
+        two_at_once.middleware.app = honest
+        assert await two_at_once.announce("honest") == 200
+        assert not any(task.done() for task in held)
+        for task in held:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await asyncio.sleep(0.1)
+        assert [await two_at_once.announce(name) for name in ("other", "third")] == [200, 200]
+        assert two_at_once.middleware.turns.locked()  # no turn was given back twice
+
+    asyncio.run(check())
+
+
 def test_a_node_has_one_turn_however_often_it_announces(two_at_once):
     async def check():
         polls = two_at_once

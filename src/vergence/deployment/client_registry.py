@@ -464,19 +464,15 @@ class ClientRegistry:
         No thread waits for the answer. `shared` are the last bytes of the request, which requests
         to other clients have in common.
         """
-        return in_background(self._ask(client, note, body, kind, shared))
+        return in_background(
+            self._noting_loss(client, self._answer(client, note, body, kind, shared))
+        )
 
-    async def _ask(
-        self,
-        client: str,
-        note: Mapping[str, Any],
-        body: bytes,
-        kind: str,
-        shared: SharedBytes | None,
-    ) -> bytes:
+    async def _noting_loss(self, client: str, answer: Coroutine[Any, Any, bytes]) -> bytes:
+        """Return a client's answer; if the client is lost, note why and tell the operator."""
         self.lost.pop(client, None)
         try:
-            return await self._answer(client, note, body, kind, shared)
+            return await answer
         except ClientLost as lost:
             self.lost[client] = str(lost)
             self.tell(f"'{client}' is lost: {lost}", "lost", client=client)

@@ -282,6 +282,11 @@ class TestNodes:
         first, second, third = pids
         assert first == second != third
 
+    @pytest.mark.nightly
+    def test_workers_of_a_closed_connection_are_not_used_again(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PYTHONPATH", ROOTS)
+        subprocess.run([sys.executable, "-c", TWO_CONNECTIONS, str(tmp_path)], check=True)
+
     def test_a_worker_has_the_data_of_whom_it_works_for(self, tmp_path, session):
         """Each of two halves of the people stays with one of two workers over the rounds."""
         method = Signs(local=LOCAL, file=str(tmp_path / "signed"))
@@ -302,6 +307,20 @@ class Signs(FedAvg):
         with Path(self.file).open("a") as file:
             file.write(f"{os.getpid()} {msg.round} {site.id}\n")
         return (yield from super().on_train(c, msg, site))
+
+
+TWO_CONNECTIONS = """
+import sys
+from pathlib import Path
+from tests.engine.toys import LOCAL, run_toy
+from vergence.engine.workers import ray_actors
+from vergence.methods.fedavg import FedAvg
+ray = ray_actors.ready()
+for name in ("a", "b"):
+    ray.init("local", num_cpus=1, num_gpus=0, include_dashboard=False, log_to_driver=False)
+    run_toy(Path(sys.argv[1]) / name, FedAvg(local=LOCAL), engine="ray", workers=1)
+    ray.shutdown()
+"""
 
 
 class TestPeople:

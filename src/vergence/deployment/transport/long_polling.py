@@ -107,18 +107,20 @@ class LongPollMiddleware:
             answer.append(message)
 
         # Before Flower sees an announcement, as it does not expect the same one twice. Whoever
-        # forges one waits like all others, and gets no turn.
-        if scope["path"] == PUSH and not await self.wait_for_turn():
+        # forges one waits like all others, and loses the turn when Flower has refused it.
+        turn = await self.wait_for_turn() if scope["path"] == PUSH else None
+        if scope["path"] == PUSH and turn is None:
             await refuse(send, 503, LATER)
             return
         try:
             await self.app(scope, receive if scope["path"] == PART else receive_and_copy, hold_back)
         finally:
-            if scope["path"] == PUSH and answer and answer[0].get("status") == 200:
+            if turn is not None and answer and answer[0].get("status") == 200:
                 # Of an answer with very many parts the name is not read: its turn ends by itself.
-                self.begin_turn(key, announced_in(bytes(sent)) if len(sent) <= SMALL else "")
-            elif scope["path"] == PUSH:
-                self.turns.release()
+                name = announced_in(bytes(sent)) if len(sent) <= SMALL else ""
+                self.record_turn(key, name, turn)
+            elif turn is not None:
+                self.give_back(turn)
         # Anything but 200 is no answer to a genuine node: held back, it would let anybody keep
         # connections open and pose as another node that waits.
         if answer and answer[0].get("status") == 200 and scope["path"] == FETCHED:
@@ -145,33 +147,37 @@ class LongPollMiddleware:
             self.received.pop(key, None)
         return not message
 
-    async def wait_for_turn(self) -> bool:
-        """Wait until some node may send an answer; return whether it may, after `HOLD` seconds."""
+    async def wait_for_turn(self) -> asyncio.TimerHandle | None:
+        """Wait for a turn; return the timer that ends it, or None if none came in `HOLD` seconds.
+
+        The turn begins before the announcement has been read.
+        """
         try:
             async with asyncio.timeout(HOLD):
                 await self.turns.acquire()
         except TimeoutError:
-            return False
-        return True
+            return None
+        # A client on a slow line, or one that never sends the rest of its announcement or a part,
+        # must not keep others waiting.
+        return asyncio.get_running_loop().call_later(TURN, self.turns.release)
 
-    def begin_turn(self, key: bytes, name: str) -> None:
-        """Give a turn to a node, whose public key is `key`, for its answer with this name."""
-        loop, timer = asyncio.get_running_loop(), self.passing.get(key, (name, None))[1]
-        if timer is None or timer.when() <= loop.time():
-            # A client on a slow line, or one that never sends a part, must not keep others waiting.
-            timer = loop.call_later(TURN, self.turns.release)
-        else:
-            # Else a node could take all turns by announcing one answer again and again.
+    def give_back(self, turn: asyncio.TimerHandle) -> None:
+        """End a turn, unless its timer has ended it."""
+        if turn.when() > asyncio.get_running_loop().time():
+            turn.cancel()
             self.turns.release()
-        self.passing[key] = name, timer
+
+    def record_turn(self, key: bytes, name: str, turn: asyncio.TimerHandle) -> None:
+        """Record that the node with this public key has a turn, for its answer with this name."""
+        # Else a node could take all turns by announcing one answer again and again.
+        if key in self.passing:
+            self.give_back(self.passing[key][1])
+        self.passing[key] = name, turn
 
     def end_turn(self, name: str) -> None:
         """Let the next node send its answer, if the answer with this name was still passing."""
         for key in [key for key, (passing, _) in self.passing.items() if passing == name]:
-            timer = self.passing.pop(key)[1]
-            if timer.when() > asyncio.get_running_loop().time():
-                timer.cancel()
-                self.turns.release()
+            self.give_back(self.passing.pop(key)[1])
 
     def expect_parts(self, key: bytes, node: int, answer: bytes) -> None:
         """Record how many parts of an announced answer will come.

@@ -61,8 +61,8 @@ ADDRESS = "RAY_ADDRESS"
 """The environment variable that names a running cluster; without it Ray is started here."""
 FOLDERS: list[str] = []
 """Folders of the Ray clusters that this process has started."""
-IDLE: list[Reference] = []
-"""Actors of finished runs, which the next run of this process uses."""
+IDLE: dict[tuple[str, str], list[Reference]] = {}
+"""Node and job of a connection to Ray -> actors of finished runs, which the next run uses."""
 RAY_DEFAULTS = {
     # Ray would send statistics of its use to its makers.
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -293,14 +293,19 @@ class RayCluster:
             yield number, shift.result(number)
         self.idle = True
 
+    def idle_actors(self) -> list[Reference]:
+        """Return the actors of finished runs; those of a connection that was closed are gone."""
+        context = self.ray.get_runtime_context()
+        return IDLE.setdefault((context.get_node_id(), context.get_job_id()), [])
+
     def start_missing(self) -> None:
         """Start actors until there are as many as the run asks for."""
         kind_of = self.ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(
             RayWorker
         )
         for _ in range(self.count - len(self.hands) - len(self.coming)):
-            if IDLE:
-                hand = IDLE.pop()
+            if idle := self.idle_actors():
+                hand = idle.pop()
                 self.reused.append(hand)
             else:
                 hand = kind_of.remote()
@@ -364,8 +369,8 @@ class RayCluster:
             for hand in [*([] if self.idle else self.hands), *self.coming.values()]:
                 self.ray.kill(hand)
             carry_tensors(False)
-        if self.idle:
-            IDLE.extend(self.hands)
+            if self.idle:
+                self.idle_actors().extend(self.hands)
         self.hands, self.coming, self.home = [], {}, {}
 
 
