@@ -10,8 +10,10 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -287,14 +289,39 @@ class TestNodes:
         monkeypatch.setenv("PYTHONPATH", ROOTS)
         subprocess.run([sys.executable, "-c", TWO_CONNECTIONS, str(tmp_path)], check=True)
 
-    def test_a_worker_has_the_data_of_whom_it_works_for(self, tmp_path, session):
-        """Each of two halves of the people stays with one of two workers over the rounds."""
-        method = Signs(local=LOCAL, file=str(tmp_path / "signed"))
-        run_toy(tmp_path / "a", method, people=8, rounds=6, engine="ray", workers=2)
-        rows = [line.split() for line in (tmp_path / "signed").read_text().splitlines()]
-        late = [row for row in rows if int(row[1]) > 1]
-        moved = {row[2] for row in late if len({r[0] for r in late if r[2] == row[2]}) > 1}
-        assert len(moved) <= 2, rows  # a worker without work helps the other one
+    def test_workers_get_the_people_whose_data_they_have(self):
+        """In the order of groups alone, the first worker would get 0 and 2, the second 1 and 3."""
+        given: dict[str, list[int]] = {"first": [], "second": []}
+        first, second = (
+            SimpleNamespace(carry_out=SimpleNamespace(remote=partial(hand_out_to, numbers)))
+            for numbers in given.values()
+        )
+        home = {"p0": second, "p1": second, "p2": first, "p3": first}
+        cluster: Any = SimpleNamespace(
+            ray=SimpleNamespace(put=id), hands=[first, second], home=home, jobs=1
+        )
+        groups = [[SimpleNamespace(client=f"p{n}", file=None)] for n in range(8)]
+        batch: Any = SimpleNamespace(groups=groups, group=groups.__getitem__)
+        ray_actors.RayBatch(cluster, batch)._hand_out(8)
+        assert given == {"first": [2, 3], "second": [0, 1]}
+
+    def test_whom_a_worker_works_for_is_remembered(self, tmp_path, session, monkeypatch):
+        nearness, honest = set(), ray_actors.RayBatch._nearness
+
+        def remembered(batch, number, hand):
+            found = honest(batch, number, hand)
+            nearness.add((batch.at > 1, found))
+            return found
+
+        monkeypatch.setattr(ray_actors.RayBatch, "_nearness", remembered)
+        run_toy(tmp_path, FedAvg(local=LOCAL), people=4, engine="ray", workers=2)
+        assert {(False, 0), (True, 1)} <= nearness
+
+
+def hand_out_to(numbers: list[int], _at, _sent, number: int, _states) -> object:
+    """Note the number of a group that a worker is given; return a reference to its result."""
+    numbers.append(number)
+    return object()
 
 
 @dataclass(frozen=True)
