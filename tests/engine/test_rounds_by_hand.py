@@ -477,7 +477,7 @@ def test_rows_of_a_seed_up_to_its_last_round_go_on(tmp_path, name, keeps, kept):
     found = [",".join(row) for row in more_rounds._rows(tmp_path / name, "3", last, keeps)]
     assert found == kept
     last["digests"][name] = digest(b"")
-    with pytest.raises(StateError, match="is damaged: restore it"):
+    with pytest.raises(StateError, match="is damaged: start a new run"):
         list(more_rounds._rows(tmp_path / name, "3", last, keeps))
 
 

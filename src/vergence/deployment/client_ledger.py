@@ -129,7 +129,7 @@ class ClientLedger:
         except (ValueError, TypeError) as error:
             raise StateError(
                 f"{self.path} is damaged ({printable(error)}): which state of '{client}' counts is "
-                "not known; restore it"
+                "not known; start a new run, as a copy would forget what was answered since"
             ) from None
 
     def begin_turn(

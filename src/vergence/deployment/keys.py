@@ -150,8 +150,8 @@ def signer(private: Path) -> Callable[[bytes], str]:
         key = serialization.load_ssh_private_key(private.read_bytes(), None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise StateError(
-            f"{private} is no node key ({type(error).__name__}); copy the client's folder again, "
-            "or its files beside the key that `vergence deploy key` made"
+            f"{private} is no node key ({type(error).__name__}); copy this file again, "
+            "or those beside the key that `vergence deploy key` made"
         ) from None
     # Another user of the machine who reads this key can answer in this client's name.
     if is_open_to_others(private):
@@ -244,7 +244,7 @@ class SealedBox:
             shared = mine.exchange(x25519.X25519PublicKey.from_public_bytes(public.read_bytes()))
         except (OSError, ValueError) as error:
             raise StateError(
-                f"{private} and {public} are no pair of box keys ({error}); copy the folder again"
+                f"{private} and {public} are no pair of box keys ({error}); copy both files again"
             ) from None
         if is_open_to_others(private):
             raise StateError(f"{private} can be read by others: `chmod 600 {private}`")

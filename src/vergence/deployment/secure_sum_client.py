@@ -27,7 +27,7 @@ from vergence.engine.secure_sums import SecureSum, SumQuestion
 from vergence.engine.storage.checkpoint_validation import fits
 from vergence.errors import StateError
 from vergence.privacy.config import UserLevelConfig
-from vergence.privacy.release_log import Release, ReleaseLog
+from vergence.privacy.release_log import ANEW, Release, ReleaseLog
 from vergence.privacy.secure_aggregation.additive import Contributor
 from vergence.privacy.secure_aggregation.additive_messages import Openings
 from vergence.privacy.secure_aggregation.client_checkpoint import Pending, pending, resume
@@ -191,8 +191,13 @@ class SecureSumFiles(MutableMapping[str, str]):
 
     def _all(self) -> dict[str, str]:
         data = self.path.read_bytes() if self.path.exists() else b""
-        lines = data[: complete_length(data)].decode().splitlines()
-        return {name: what for what, _, name in (line.partition(" ") for line in lines)}
+        try:
+            lines = data[: complete_length(data)].decode().splitlines()
+            return {name: what for what, name in (line.split(" ", 1) for line in lines)}
+        except ValueError:
+            raise StateError(
+                f"{self.path} is damaged: what was given to sums is not known; {ANEW}"
+            ) from None
 
     def __getitem__(self, name: str) -> str:
         return self._all()[name]

@@ -36,6 +36,7 @@ FOLDER = "privacy"
 NAME = "secret"
 BOOKS = "privacy.books"
 """Register: a file next to `FOLDER` that lists the folder's files, so that deletion is noticed."""
+ANEW = "start a new run elsewhere, as a copy would forget what was spent since"
 
 
 class Release(NamedTuple):
@@ -85,7 +86,7 @@ class ReleaseLog:
                 self.entries.append(entry)
         except (ValueError, StateError) as error:
             raise StateError(
-                f"{path} is damaged ({error}): what was spent is not known; restore it"
+                f"{path} is damaged ({error}): what was spent is not known; {ANEW}"
             ) from None
 
     def __contains__(self, mark: str) -> bool:
@@ -193,7 +194,7 @@ def refuse_missing(folder: Path) -> None:
 def _gone(path: Path) -> StateError:
     return StateError(
         f"{path} is missing, and this run has begun it: what was spent, and on which noise, is not "
-        "known without it; restore it, or start a new run elsewhere"
+        f"known without it; {ANEW}"
     )
 
 
@@ -214,8 +215,8 @@ def secret_in(folder: Path) -> NoiseKey:
         # values with different noise can be averaged.
         if book := next(folder.glob("seed*.csv"), None):
             raise StateError(
-                f"{path} is missing, and {book.name} lies there: restore it, or start a new run "
-                "elsewhere"
+                f"{path} is missing, and {book.name} lies there: its noise cannot be drawn again; "
+                "start a new run elsewhere"
             )
         write_whole(path, new_seed(), lasting=True, secret=True)
         note(path)
@@ -223,5 +224,5 @@ def secret_in(folder: Path) -> NoiseKey:
         raise StateError(f"{path} can be read by others, who could take the noise off: chmod 600")
     key = path.read_bytes()
     if len(key) != SEED:
-        raise StateError(f"{path} is damaged: {len(key)} bytes instead of {SEED}; restore it")
+        raise StateError(f"{path} is damaged: {len(key)} bytes instead of {SEED}; {ANEW}")
     return NoiseKey(key)

@@ -80,7 +80,8 @@ class Spendings:
         # To begin a new file would forget what these people have lost already.
         except (ValueError, TypeError, StateError) as error:
             raise StateError(
-                f"{self.path} is damaged ({error}), so that what was spent is not known; restore it"
+                f"{self.path} is damaged ({error}), so that what was spent is not known; sweep "
+                "into another --out: a copy would forget what was spent since"
             ) from None
 
     def add(self, trial: Trial, state: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_changed_table_is_named_and_nothing_is_trained_or_sealed(out, name, ha
     (out / name).write_bytes(worse)
     before = tree(out)
     vergence("verify", out).complains(2, str(out / name), "is damaged")
-    vergence("resume", out).complains(2, str(out / name), "is damaged", "restore it from a copy")
+    vergence("resume", out).complains(2, str(out / name), "is damaged", "start a new run")
     assert tree(out) == before
     assert not checksums.sealed(out)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from vergence.core import files as disk
 from vergence.core.files import JsonObject, csv_of, saving
 from vergence.core.serialization import digest
+from vergence.engine.storage.checkpoint_validation import MEND
 from vergence.engine.storage.run_directory import filed_in, read_manifest, sealed_manifest
 from vergence.engine.storage.run_tables import OPTIONAL, TABLES, header_marks
 from vergence.errors import StateError
@@ -70,7 +71,7 @@ def _rows(path: Path, seed: str, last: JsonObject, keeps_p1: bool) -> Iterator[l
     """Yield the rows that a table had for a seed at its last checkpoint before `finish`."""
     data = path.read_bytes()[: last["tables"][path.name]]
     if digest(data) != last["digests"][path.name]:
-        raise StateError(f"{path} is damaged: restore it from a copy, or start a new run elsewhere")
+        raise StateError(f"{path} is damaged: {MEND}")
     for row in csv.reader(data.decode().splitlines(keepends=True)):
         scored = path.name in ("rounds.csv", "curves.csv")
         p1 = scored and row[1:3] == [str(last["round"]), "P1"]
