@@ -279,7 +279,7 @@ def test_tables_of_other_things_are_left_out_by_name_or_columns(tmp_path):
     }
     root = folder(tmp_path, **files, S01_info_D_csv="name,age\na,3\n")
     found = find_format(root)
-    assert found.options["files"] == "{person}_*.csv"
+    assert found.options["files"] == "{person}_{condition}.csv"
     assert found.options["without"] == [
         "S01_calibration.csv",
         "S01_info.csv",

@@ -21,7 +21,7 @@ from vergence.experiment.validation import validate
 from vergence.results.read import read
 from vergence.studies import protocols
 from vergence.studies.compare import gather
-from vergence.studies.measures import levels
+from vergence.studies.conditions import levels
 from vergence.studies.merge_folds import code_of
 from vergence.studies.protocols import combined, evaluate
 from vergence.studies.split_runs import data_splits
@@ -323,14 +323,14 @@ def test_recorded_levels():
         "a": Samples({"glasses": torch.tensor([0, 0, 0]), "light": torch.tensor([0.0, 1, 2])}),
         "b": Samples({"glasses": torch.tensor([1, 1, 1]), "light": torch.tensor([3.5, 4, 5])}),
     }
-    found = {(p, c, level): at.tolist() for p, c, level, at in levels(tests)}
+    found = {(p, c, level): at.tolist() for p, c, level, at in levels(tests, {})}
     assert found["a", "glasses", "0"] == found["b", "glasses", "1"] == [0, 1, 2]
     assert found["a", "light", "low"] == [0, 1]
     assert found["a", "light", "middle"] == [2]
     assert found["b", "light", "middle"] == [0]
     assert found["b", "light", "high"] == [1, 2]
     with pytest.raises(ConfigError, match="records none of glasses"):
-        list(levels({"a": Samples({"x": torch.zeros(3)})}))
+        list(levels({"a": Samples({"x": torch.zeros(3)})}, {}))
 
 
 def test_protocols_that_do_not_suit(tmp_path):

@@ -64,7 +64,7 @@ def evaluate(
 
     Args:
         protocol: within, leave-one-out, score (both of them), late, people, matrix, conditions,
-            samples, splits.
+            leave-condition-out, samples, splits.
         config: the experiment (TOML).
         out_: a directory for all protocols of this experiment. Default runs/NAME_protocols,
             where NAME is the file's, without .toml.

@@ -21,6 +21,8 @@ from vergence.core.options import NamedOptions
 from vergence.core.serialization import digest, pack
 from vergence.errors import ConfigError, DataError
 
+CONDITIONS = "conditions"
+"""Column int64 `[n, conditions]`: numbers of the levels under which a sample was recorded."""
 POOLED = "everyone"
 """Id of the only client of a federation whose people's data are pooled."""
 MANY = 100_000
@@ -164,6 +166,8 @@ class Federation:
             results must know.
         proxies: public samples, for methods whose server needs them.
         missing: names of the columns in which NaN means "not recorded".
+        conditions: name of a condition, such as session -> its levels, in the order of the column
+            `conditions` of the samples; networks do not use that column.
 
     Raises:
         DataError: an id cannot be printed or be part of a file name, or two ids are equal apart
@@ -175,6 +179,7 @@ class Federation:
     about: Mapping[str, str] = field(default_factory=dict)
     proxies: PublicData | None = None
     missing: frozenset[str] = MISSING
+    conditions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # The ids of so many people are not looked at one by one: they are numbers.

@@ -1,4 +1,4 @@
-"""Few training samples: a seeded random subset of each person's training samples.
+"""Few training samples: a random subset of each person's, or those of some conditions alone.
 
 Used by `experiment.schema` and `studies.skew`.
 """
@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge, Interval
 
 from vergence.core.data import Samples, Splits
-from vergence.core.federation import Federation, Population
+from vergence.core.federation import CONDITIONS, Federation, Population
 from vergence.core.options import NamedOptions
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, DataError, nearest
@@ -21,9 +21,10 @@ from vergence.errors import ConfigError, DataError, nearest
 
 @dataclass(frozen=True)
 class FewSamples(NamedOptions):
-    """Options that reduce each person's training samples; validation and test samples all stay.
+    """Options that reduce each person's training samples.
 
-    Both numbers may be set; `label_poor_samples` then applies to the people in `label_poor`.
+    Validation and test samples all stay, except with `tested_on`. Both numbers may be set;
+    `label_poor_samples` then applies to the people in `label_poor`.
 
     Attributes:
         samples_per_person: number of training samples of each person; None: all.
@@ -31,15 +32,25 @@ class FewSamples(NamedOptions):
         label_poor_samples: number of training samples of each person in `label_poor`.
         seed: seed of the random choice. With the same seed, a larger subset includes every smaller
             one.
+        tested_on: (condition, level), such as ("session", "2"): only samples of this level are
+            tested, and people train and are validated on the others alone.
     """
 
     samples_per_person: Annotated[int, Ge(1)] | None = None
     label_poor: tuple[str, ...] = ()
     label_poor_samples: Annotated[int, Ge(1)] = 9
     seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 0
+    tested_on: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.tested_on) not in (0, 2):
+            raise ConfigError(
+                f"few_data: tested_on must be (condition, level), got {list(self.tested_on)}"
+            )
 
     def __bool__(self) -> bool:
-        return self.samples_per_person is not None or bool(self.label_poor)
+        return self.samples_per_person is not None or bool(self.label_poor or self.tested_on)
 
     def check(self, clients: Collection[str]) -> None:
         """Check that the people in `label_poor` are in the data.
@@ -66,12 +77,14 @@ class FewSamples(NamedOptions):
                 clients.
 
         Raises:
-            ConfigError: `label_poor` names a person who is not in the data.
+            ConfigError: `label_poor` names a person who is not in the data, or `tested_on` a level.
             DataError: a person has fewer training samples than the options ask for.
         """
         if not self:
             return federation
         self.check(federation.clients)
+        if self.tested_on:
+            federation = tested_on(federation, *self.tested_on)
         about = {**federation.about, "few_data": self.sentence()}
         return replace(federation, people=self._people(federation.people), about=about)
 
@@ -85,6 +98,12 @@ class FewSamples(NamedOptions):
             people = len(self.label_poor)
             who = f"each of {people} label-poor people" if people > 1 else "1 label-poor person"
             phrases.append(f"{self.label_poor_samples} training samples of {who}")
+        if self.tested_on:
+            condition, level = self.tested_on
+            alone = f"tested on {condition} {level} alone, trained on all else"
+            if not phrases:
+                return alone
+            phrases.append(alone)
         return f"{'; '.join(phrases)}, drawn with seed {self.seed}; validation and test are whole"
 
     def _people(self, people: Mapping[str, Splits]) -> Mapping[str, Splits]:
@@ -113,3 +132,34 @@ class FewSamples(NamedOptions):
         # The beginning of one permutation: a larger count includes the samples of a smaller one.
         rows = torch.randperm(available, generator=stream.torch())[:count]
         return splits.train.subset(rows.sort().values)
+
+
+def tested_on(federation: Federation, condition: str, level: str) -> Federation:
+    """Return the federation with one level of a condition in tests alone, and in all tests.
+
+    Raises:
+        ConfigError: the data have no such condition or level.
+        DataError: a person has no samples of this level to test, or only such samples to train on.
+    """
+    known = federation.conditions
+    if level not in known.get(condition, ()):
+        listed = "; ".join(f"{name}: {', '.join(each[:10])}" for name, each in known.items())
+        raise ConfigError(
+            f"few_data: tested_on = ['{condition}', '{level}'] is not in the data; it has "
+            f"{listed or 'no conditions: name columns in federation.columns.conditions'}"
+        )
+    column, code = list(known).index(condition), known[condition].index(level)
+    people = {}
+    for person, splits in federation.people.items():
+        rows = {n: own.columns[CONDITIONS][:, column] == code for n, own in vars(splits).items()}
+        rows |= {"train": ~rows["train"], "val": ~rows["val"]}
+        for part, mask in rows.items():
+            if not mask.any():
+                what = f"with {condition} {level}" if part == "test" else "of other levels"
+                raise DataError(
+                    f"few_data: '{person}' has no {part} sample {what}, and tested_on needs one of "
+                    "everybody: leave the person out with federation.people"
+                )
+        parts = {n: getattr(splits, n).subset(mask.nonzero()[:, 0]) for n, mask in rows.items()}
+        people[person] = replace(splits, **parts)
+    return replace(federation, people=people)

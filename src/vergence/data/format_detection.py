@@ -43,6 +43,7 @@ STIMULUS = re.compile(
     r"^(stimulus|stimuli|stim|image|img|picture|media|video|scene|trial image)s?"
     r"([ _]?(file)?[ _]?(name)?)$"
 )
+CONDITION = re.compile(r"^(condition|cond|session|block|task|lighting|group)([ _]?(id|name|no))?$")
 VALID = re.compile(r"^(valid|validity|confidence|tracked)$")
 UNIT_WORD = re.compile(r"(?:^|[^a-z])(ms|us|µs|μs|ns)(?:[^a-z]|$)")
 SIDE = re.compile(r"(?<![A-Za-z])[xX](?![A-Za-z])|(?<=[a-z])X(?![a-z])")
@@ -382,6 +383,12 @@ def _guess_format(
         if len(named) > 1:
             notes[f"columns.{role}"] = f"{role} = '{named[0]}', the first of {', '.join(named)}"
         columns |= {role: named[0]} if named else {}
+    if named := [n for n in table.columns if CONDITION.match(_lower_words(n)) and n != stimulus]:
+        columns["conditions"] = named
+        notes["columns.conditions"] = (
+            f"scores can be compared by {', '.join(named)} (`vergence study evaluate conditions`); "
+            "what was recorded under different conditions makes different samples"
+        )
     evidence = f"{path.name} has {', '.join(roles.values())}"
     if stimulus:
         columns["stimulus"] = stimulus

@@ -27,15 +27,16 @@ from vergence.experiment.schema import Experiment, Table, check
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.validation import Loaded, validate
 from vergence.results.harm import own_prior
-from vergence.results.layout import digits, metric_name, spread
+from vergence.results.layout import digits, metric_name, number, spread
 from vergence.results.read import StudyResults, read
 from vergence.results.text_tables import TextTable
 from vergence.results.write import export_csv
 from vergence.studies import measures, merge_folds, merge_splits, split_runs
+from vergence.studies.conditions import write_conditions
 from vergence.studies.curves import Curves, present
 
 WITHIN, LEAVE, LATE, PEOPLE = "within", "leave-one-out", "late", "people"
-SAMPLES, SPLITS = "samples", "splits"
+SAMPLES, SPLITS, LEAVE_CONDITION = "samples", "splits", "leave-condition-out"
 GROWTH, UNSEEN = (5, 10, 15, 30), 5
 """Numbers of people to train on, and the number of others to measure, for protocol `people`."""
 COUNTS = (5, 10, 20)
@@ -395,7 +396,42 @@ def matrix(scene: StudyScene) -> None:
 def conditions(scene: StudyScene) -> None:
     """Split everybody's error by the recorded conditions of samples."""
     folder = within(scene)
-    measures.write_conditions(scene.experiment, scene.run, folder, scene.people, scene.console)
+    known = scene.loaded.raw.conditions
+    write_conditions(scene.experiment, scene.run, folder, scene.people, known, scene.console)
+
+
+def leave_condition_out(scene: StudyScene) -> None:
+    """Train without one level of a condition, and test on it alone, for each level in turn."""
+    known = {name: levels for name, levels in scene.loaded.raw.conditions.items() if levels[1:]}
+    if not known:
+        raise ConfigError(
+            f"{LEAVE_CONDITION}: the data have no condition with two levels; name columns of the "
+            "tables in federation.columns.conditions"
+        )
+    task = scene.experiment.task(0)
+    # Every level is checked before anything trains.
+    trainings = {
+        (name, level): training_on(
+            scene, with_key(scene.experiment, "few_data", "tested_on", [name, level])
+        )
+        for name, levels in known.items()
+        for level in levels
+    }
+    lines, rows = [], []
+    for place, ((name, level), train) in enumerate(trainings.items(), start=1):
+        scene.console.print(f"without {name} {level} ({place} of {len(trainings)})", soft_wrap=True)
+        # A level may be any text, and no name of a folder.
+        folder = train(scene.out / LEAVE_CONDITION / "folds" / f"{place:03d}")
+        found = {run.label: run.scores(task.headline) for run in read(folder).runs}
+        for label, scores in found.items():
+            lines += [(label, name, level, p, task.headline, repr(s)) for p, s in scores.items()]
+        means = [float(np.mean([*scores.values()])) for scores in found.values()]
+        rows.append([f"{name} {level}", *(number(mean, digits(means)) for mean in means)])
+    path = scene.out / LEAVE_CONDITION / "levels.csv"
+    export_csv(path, ("label", "condition", "level", "person", "metric", "value"), lines)
+    heading = f"{metric_name(task.headline)} on a level that nobody trained on: mean over people"
+    TextTable(heading, ["tested on", *scene.experiment.methods], rows).show(scene.console)
+    scene.console.print(f"table: {path}", soft_wrap=True)
 
 
 def score(scene: StudyScene) -> None:
@@ -412,6 +448,7 @@ PROTOCOLS: Mapping[str, Callable[[StudyScene], Any]] = {
     PEOPLE: growth,
     "matrix": matrix,
     "conditions": conditions,
+    LEAVE_CONDITION: leave_condition_out,
     SAMPLES: learning,
     SPLITS: several_splits,
 }

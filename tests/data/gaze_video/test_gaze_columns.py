@@ -231,6 +231,7 @@ def rows(ticks, scale=1e-3, kind=np.int64):
         places,
         *(texts, texts, texts),
         np.zeros((n, 4)),
+        np.full((n, 0), ""),
         {"t": ["t"]},
     )
 

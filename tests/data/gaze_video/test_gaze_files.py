@@ -27,14 +27,20 @@ COLUMNS = GazeColumns(t="t", x="x", y="y", unit="px", t_unit="ms")
         (["S01_free.csv", "S01_search.csv", "S02_free.csv"], "{person}_*.csv"),
         # As many tasks as people are no people.
         (["free/S01.csv", "search/S01.csv", "free/S02.csv"], "*/{person}.csv"),
-        (["free/S1.csv", "free/S2.csv", "look/S1.csv", "look/S2.csv"], "*/{person}.csv"),
+        (["free/S1.csv", "free/S2.csv", "look/S1.csv", "look/S2.csv"], "{condition}/{person}.csv"),
+        (["sub-1_ses-1.csv", "sub-1_ses-2.csv", "sub-2_ses-1.csv"], "sub-{person}_ses-*.csv"),
+        (
+            ["sub-1_ses-01.csv", "sub-1_ses-02.csv", "sub-2_ses-01.csv", "sub-2_ses-02.csv"],
+            "sub-{person}_ses-{session}.csv",
+        ),
+        (["S1/day1.csv", "S1/day2.csv", "S2/day1.csv", "S2/day2.csv"], ""),
         (["sub-1_run-1.csv", "sub-1_run-2.csv", "sub-2_run-1.csv"], "sub-{person}_run-*.csv"),
         (["run_1_p_7.csv", "run_2_p_7.csv", "run_1_p_8.csv"], "run_*_p_{person}.csv"),
         # Without a part such as S01, the part with most values is the person.
-        (["a_ann.csv", "b_ann.csv", "a_bob.csv", "b_eve.csv"], "*_{person}.csv"),
-        (["ann_a.csv", "ann_b.csv", "bob_a.csv", "eve_b.csv"], "{person}_*.csv"),
+        (["a_ann.csv", "b_ann.csv", "a_bob.csv", "b_eve.csv"], "{condition}_{person}.csv"),
+        (["ann_a.csv", "ann_b.csv", "bob_a.csv", "eve_b.csv"], "{person}_{condition}.csv"),
         # Of two parts with equally many values, the first.
-        (["ann_x.csv", "ann_y.csv", "bob_x.csv", "bob_y.csv"], "{person}_*.csv"),
+        (["ann_x.csv", "ann_y.csv", "bob_x.csv", "bob_y.csv"], "{person}_{condition}.csv"),
         # A part such as S01 comes before one with more values, and of two, the first.
         (["a_S1.csv", "b_S1.csv", "c_S2.csv"], "*_{person}.csv"),
         (["P1_S1.csv", "P1_S2.csv", "P2_S3.csv"], "{person}_*.csv"),

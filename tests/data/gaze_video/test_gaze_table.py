@@ -275,7 +275,7 @@ def test_people_and_videos_by_the_names_of_files(tmp_path):
     with pytest.raises(DataError, match=r"needs one scene video, './\*' has 2 \(ann_day1.mp4"):
         GazeTable(columns=COLUMNS, files="{person}_day1_*.csv").read(tmp_path)
     with pytest.raises(
-        ConfigError, match=r"'\{name\}' in '\{name\}.csv': allowed are \{person\} and \{rec"
+        ConfigError, match=r"'\{name\}' in '\{name\}.csv': allowed are \{person\}, \{rec"
     ):
         matching_files(tmp_path, "{name}.csv", "files")
 

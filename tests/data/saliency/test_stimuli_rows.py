@@ -131,9 +131,13 @@ def test_showings_are_runs_of_one_trial_and_one_stimulus():
     rows = Rows(
         trial=np.array(["1", "1", "1", "2", "2", "1"]),
         stimulus=np.array(["a", "a", "b", "b", "b", "b"]),
+        conditions=np.full((6, 0), ""),
     )
     assert stimuli._showings(rows) == [[0, 1], [2], [3, 4], [5]]
-    assert stimuli._showings(Rows(trial=np.array([], str), stimulus=np.array([], str))) == []
+    rows.conditions = np.array([["x", "y", "y", "y", "z", "z"]]).T
+    assert stimuli._showings(rows) == [[0], [1], [2], [3], [4], [5]]
+    none = np.array([], str)
+    assert stimuli._showings(Rows(trial=none, stimulus=none, conditions=np.empty((0, 0)))) == []
 
 
 def test_files_by_their_names_in_tables(tmp_path):

@@ -79,6 +79,8 @@ class GazeColumns(NamedOptions, label="columns"):
         media: four columns: left edge, top edge, width and height of the picture on the screen, in
             pixels from the screen's top-left corner.
         rows: a column and a text; only rows with this text in this column are read.
+        conditions: columns that say under which condition a row was recorded, such as session or
+            lighting. Scores are compared by them (`vergence study evaluate conditions`).
         missing: numbers in x and y that mean that there was no gaze, such as -1.
     """
 
@@ -97,6 +99,7 @@ class GazeColumns(NamedOptions, label="columns"):
     trial: str = ""
     media: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
     missing: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -134,13 +137,13 @@ class GazeColumns(NamedOptions, label="columns"):
         """Return the column names set for a role; a role is an attribute's name, such as x."""
         value = getattr(self, role)
         # The second text of `rows` is a cell's content and no column.
-        wanted = [value] if isinstance(value, str) else list(value)[: 1 if role == "rows" else 4]
+        wanted = [value] if isinstance(value, str) else list(value)[: 1 if role == "rows" else None]
         return [name for name in wanted if name]
 
     def missing_in(self, header: Collection[str]) -> list[str]:
         """Return the needed column names that a header lacks.
 
-        Needed are the columns of time, x, y, stimulus and media, if they are set.
+        Needed are the columns of time, x, y, stimulus, media and conditions, if they are set.
         """
         return [n for role in NEEDED for n in self.names_for(role) if not column(header, n)]
 
@@ -148,7 +151,8 @@ class GazeColumns(NamedOptions, label="columns"):
         """Return role -> names of the columns in a file with this header.
 
         A role is the name of an attribute, such as x. With `optional`, which presets use, a role
-        other than time, x, y, stimulus and media is left out if the header lacks its columns.
+        other than time, x, y, stimulus, media and conditions is left out if the header lacks its
+        columns.
 
         Raises:
             DataError: a column is not in the header, or a name fits two columns.
@@ -172,8 +176,9 @@ class GazeColumns(NamedOptions, label="columns"):
 
 ROLES = (
     *("t", "x", "y", "valid", "event", "fixation", "person", "stimulus", "trial", "media", "rows"),
+    "conditions",
 )
-NEEDED = ("t", "x", "y", "stimulus", "media")
+NEEDED = ("t", "x", "y", "stimulus", "media", "conditions")
 
 
 def column(header: Collection[str], name: str) -> str:
@@ -207,7 +212,8 @@ class GazeRows:
     `x` and `y` float64 are in `unit`; NaN means no gaze. `valid` bool says whether gaze is valid.
     `event` int8 is an `Event`. `fixation` float64 is the number of the fixation; NaN means none.
     `media` float64 `[rows, 4]` is left, top, width and height of the picture on the screen; NaN
-    means unknown. `names` maps a role, such as t, to the file's columns.
+    means unknown. `conditions` `[rows, conditions]` holds the words of the columns that say under
+    which conditions a row was recorded. `names` maps a role, such as t, to the file's columns.
     """
 
     path: Path
@@ -223,6 +229,7 @@ class GazeRows:
     stimulus: NDArray[np.str_]
     trial: NDArray[np.str_]
     media: NDArray[np.float64]
+    conditions: NDArray[np.str_]
     names: Mapping[str, list[str]]
     unit: str = field(default="px", kw_only=True)
     t_unit: str = field(default="ms", kw_only=True)
@@ -338,13 +345,16 @@ def read_rows(
     if by_role.get("media"):
         media = np.stack([table.floats(name) for name in by_role["media"]], 1)
     texts = (person, words("stimulus"), words("trial"))
+    cells = [_stripped_text(table, name) for name in by_role.get("conditions", [])]
+    conditions = np.array(cells, str).reshape(len(cells), len(table)).T
     if columns.kind == "running mean":
         x, y = _last_of_fixations(x, y, valid, ticks, fixation, *texts)
     if columns.kind == "fixation" and not stated:
         fixation = np.arange(len(table), dtype=np.float64)
     times, places = (ticks, scale), (x, y, valid, event, fixation)
     return GazeRows(
-        *(path, np.array(table.lines, np.int64), *times, *places, *texts, media, by_role),
+        *(path, np.array(table.lines, np.int64), *times, *places, *texts, media, conditions),
+        by_role,
         unit=columns.unit,
         t_unit=columns.t_unit,
     )

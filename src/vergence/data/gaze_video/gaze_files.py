@@ -42,6 +42,8 @@ OTHER = re.compile(
     re.IGNORECASE,
 )
 """Parts of names that mean a session, a trial or a number, and not a person."""
+SESSION = re.compile(r"(?:ses|session|day|t)[- ]?\d+", re.IGNORECASE)
+"""Parts of names that mean a session, such as ses-01 or day2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +254,24 @@ def person_pattern(root: Path, paths: Sequence[Path], numbers: bool = False) -> 
         return ""
     pattern = ["*" if len(set(part)) > 1 else part[0] for part in parts]
     pattern[person] = "{person}"
+    if others := [i for i in varying if i != person][:1]:
+        before = parts[others[0] - 2][0] if others[0] else ""
+        pattern[others[0]] = _condition_part(parts[person], parts[others[0]], before)
     return "".join(pattern)
+
+
+def _condition_part(people: Sequence[str], words: Sequence[str], before: str) -> str:
+    """Return what stands in a pattern for these parts of names: a condition, a session, or any.
+
+    They are conditions if they are words, and each is in the names of two people or more. A number
+    is a session if `before`, the part before it, says so: `ses-01`.
+    """
+    shared = Counter(word for _, word in {*zip(people, words, strict=True)})
+    if min(shared.values()) < 2:
+        return "*"
+    if all(SESSION.fullmatch(word) or SESSION.fullmatch(before + word) for word in words):
+        return "{session}"
+    return "{condition}" if all(word.isalpha() for word in words) else "*"
 
 
 def _parts(path: Path, split: str) -> list[str]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from vergence.core.federation import Dataset, Federation
 from vergence.data.gaze_video import aria, pupil, tobii
 from vergence.data.gaze_video.clip_cache import open_video
+from vergence.data.gaze_video.conditions import condition_names, with_path_conditions
 from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.gaze_video.gaze_columns import (
     SECONDS,
@@ -111,6 +112,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         if isinstance(self.columns, Mapping):
             object.__setattr__(self, "columns", GazeColumns(**self.columns))
         super().__post_init__()
+        condition_names(self.columns.conditions, self.files)
         if self.preset:
             preset_of(self.preset, "gaze_table")
         if self.fov_deg and (len(self.fov_deg) != 2 or not all(0 < a < 180 for a in self.fov_deg)):
@@ -133,7 +135,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         """
         folder = data_folder(root, "gaze_table", WHERE)
         recordings, summary = self._read_checked(folder)
-        made = federation(self, recordings, folder, ABOUT)
+        names = condition_names(self.columns.conditions, self.files)
+        made = federation(self, recordings, folder, ABOUT, names)
         return replace(
             made, about={**made.about, "left_out": f"{summary}; {made.about['left_out']}"}
         )
@@ -206,7 +209,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
                     "unit = 'deg' needs fov_deg = [horizontal, vertical], the scene camera's field "
                     "of view in degrees"
                 )
-            tables.append((path, read_rows(path, columns, optional=bool(preset))))
+            rows = read_rows(path, columns, optional=bool(preset))
+            tables.append((path, with_path_conditions(rows, parts)))
         files = replace(files, left_out={**files.left_out, **unread})
         return files.without_copies(tables)
 
@@ -275,7 +279,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         # A table of several people or trials gives several recordings: each needs its own id.
         name = f"{name}/{person}" if rows.names.get("person") else name
         name = f"{name}/{trial}" if trial else name
-        made = Recording(name, person, gaze, video, times)
+        made = Recording(name, person, gaze, video, times, conditions=rows.conditions)
         if SECONDS.get(rows.t_unit) == rows.scale and rows.t_unit != "datetime":
             check_time_unit(made, rows.t_unit)
         return made

@@ -21,6 +21,7 @@ from vergence.core.federation import Federation
 from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
 from vergence.data.gaze_video.clip_cache import ClipWindow, load_clips, open_video
+from vergence.data.gaze_video.conditions import Words, with_conditions
 from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.gaze_video.temporal_splits import (
     TEST,
@@ -47,7 +48,8 @@ class Recording:
     with `container_clock`, the video file's own zero, which may be before the first frame.
     `start_s` is the recording's start in its `session`, in seconds; a split in time keeps gaps
     between recordings of one session, too. `fov_deg` is the scene camera's horizontal field of
-    view, or None if the files do not state it.
+    view, or None if the files do not state it. `conditions` `[gaze samples, conditions]` holds the
+    words of conditions (see `data.gaze_video.conditions`), or is None.
     """
 
     id: str
@@ -59,6 +61,14 @@ class Recording:
     start_s: float = 0.0
     fov_deg: float | None = None
     container_clock: bool = False
+    conditions: NDArray[np.str_] | None = None
+
+    def words_at(self, time_s: float) -> tuple[str, ...]:
+        """Return the conditions at a time: those of the last gaze sample before, or the first."""
+        if self.conditions is None:
+            return ()
+        at = int(np.searchsorted(self.gaze.t_s, time_s, "right")) - 1
+        return tuple(self.conditions[max(at, 0)].tolist())
 
     def footage(self) -> Footage:
         """Open the video and put its frames on the clock of the gaze.
@@ -98,6 +108,7 @@ class GazeWindow:
 
     `rows` int64 `[T]` are the frames' numbers. `points` float32 `[T, 1, 2]` is gaze (x, y), NaN if
     metrics do not use it. `start_s` and `end_s` are seconds on the clock of the session.
+    `conditions` are those of the first frame.
     """
 
     recording: Recording
@@ -105,6 +116,7 @@ class GazeWindow:
     points: NDArray[np.float32]
     start_s: float
     end_s: float
+    conditions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -238,7 +250,8 @@ def cut_windows(recording: Recording, footage: Footage, options: WindowOptions) 
             )
         if np.isfinite(xy[rows]).all(1).any():
             start, end = (recording.start_s + float(times[rows[i]] - times[0]) for i in (0, -1))
-            out.append(GazeWindow(recording, rows, xy[rows][:, None], start, end))
+            words = recording.words_at(float(times[rows[0]]))
+            out.append(GazeWindow(recording, rows, xy[rows][:, None], start, end, words))
     return out
 
 
@@ -285,13 +298,18 @@ def _frames_needed(
 
 
 def federation(
-    options: WindowOptions, recordings: Sequence[Recording], where: Path, about: Mapping[str, str]
+    options: WindowOptions,
+    recordings: Sequence[Recording],
+    where: Path,
+    about: Mapping[str, str],
+    conditions: Words = (),
 ) -> Federation:
     """Make a federation of recordings, in which each person is a client.
 
     Recordings are cut into windows, each person's windows are split in time, and frames are
     decoded. The samples fit the task `gaze_map`. `where` is the folder of the recordings, for
-    messages. `about` has entries for `Federation.about`.
+    messages. `about` has entries for `Federation.about`. `conditions` names the conditions of the
+    recordings.
 
     Raises:
         DataError: there are no recordings, one of `people` has none, a recording cannot be read,
@@ -299,7 +317,9 @@ def federation(
     """
     cut = CutRecordings.of(options, recordings, where)
     split = {person: split_in_time(person, own, options) for person, own in cut.windows.items()}
-    return cut.federation(split, {**about, "split": time_split(options)}, "in the gaps")
+    made = cut.federation(split, {**about, "split": time_split(options)}, "in the gaps")
+    words = {p: [[w.conditions for w in part] for part in parts] for p, parts in split.items()}
+    return with_conditions(made, conditions, words)
 
 
 def time_split(options: WindowOptions) -> str:

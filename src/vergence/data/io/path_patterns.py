@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vergence.errors import ConfigError
 
-PARTS = ("person", "recording")
+PARTS = ("person", "recording", "session", "condition")
 NOT_DATA = re.compile(r"\..*|~\$.*|Thumbs\.db|desktop\.ini|__MACOSX", re.IGNORECASE)
 """Names of files that operating systems and office programs leave behind, such as `._a.csv`."""
 
@@ -49,7 +49,8 @@ def matching_files(root: Path, pattern: str, option: str) -> list[tuple[Path, di
     """Return the files whose paths fit a pattern, each with named part -> text.
 
     In a pattern, `*` stands for any characters except `/`, and `**/` for any number of folders, or
-    none. The named parts `{person}` and `{recording}` stand for one or more characters except `/`.
+    none. Named parts (`{person}`, `{recording}`, `{session}`, `{condition}`) stand for one or more
+    characters except `/`.
     Capital and small letters differ.
 
     Args:
@@ -87,8 +88,8 @@ def _pattern_regex(pattern: str, option: str) -> re.Pattern[str]:
         elif token.startswith("{"):
             if token[1:-1] not in PARTS or f"(?P<{token[1:-1]}>[^/]+)" in out:
                 raise ConfigError(
-                    f"{option}: '{token}' in '{pattern}': allowed are {{person}} and "
-                    "{recording}, each once"
+                    f"{option}: '{token}' in '{pattern}': allowed are "
+                    f"{', '.join(f'{{{part}}}' for part in PARTS)}, each once"
                 )
             out.append(f"(?P<{token[1:-1]}>[^/]+)")
         else:

@@ -27,6 +27,7 @@ packages (119 MB of wheels). The places of pictures would still have to be read 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PureWindowsPath
@@ -36,7 +37,7 @@ import numpy as np
 from vergence.data.gaze_video.gaze import Event
 from vergence.data.gaze_video.gaze_columns import LONGEST, GazeRows
 from vergence.data.io.delimited_text import TextForm, text_lines
-from vergence.errors import DataError
+from vergence.errors import DataError, meant
 
 KIND = "EyeLink ASC file"
 PICTURE_NAMES = ("image", "img", "picture", "pic", "stimulus", "stim", "video", "movie", "file")
@@ -78,7 +79,7 @@ class _AscTrial:
     """A trial while it is read.
 
     `named` is the picture's name in a trial variable. `onset_ms` is when the picture came, if no
-    message loads one.
+    message loads one. `variables` maps the names of trial variables to their values.
     """
 
     number: str = ""
@@ -89,6 +90,7 @@ class _AscTrial:
     pictures: list[_AscPicture] = field(default_factory=list)
     samples: list[tuple[int, float, float, float]] = field(default_factory=list)
     fixations: dict[str, list[Fixation]] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def of_one_eye(self) -> list[Fixation]:
@@ -242,6 +244,7 @@ class _AscReader:
         elif words[:2] == ["!V", "IMGLOAD"]:
             self.shown(time_ms, words[2], words[3:])
         elif words[:2] == ["!V", "TRIAL_VAR"] and len(words) > 3:
+            self.trial.variables[words[2]] = " ".join(words[3:])
             known = (self.variable,) if self.variable else PICTURE_NAMES
             if words[2].lower() in map(str.lower, known) and (
                 self.variable or not self.trial.named
@@ -267,7 +270,9 @@ class _AscReader:
         self.trial = _AscTrial()
 
 
-def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, float] | None]:
+def read_asc(
+    path: Path, variable: str = "", conditions: Sequence[str] = ()
+) -> tuple[GazeRows, tuple[float, float] | None]:
     """Return the gaze rows of all trials that show a picture, and the screen's width and height.
 
     Rows begin when the picture comes. If the file does not state the screen, its size is None.
@@ -276,9 +281,11 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
         path: the file.
         variable: the trial variable that names the picture; default: the picture that a message
             loads, or else a variable in `PICTURE_NAMES`.
+        conditions: trial variables that hold the trial's conditions.
 
     Raises:
-        DataError: the file is no ASC file, a line cannot be read, or no trial names a picture.
+        DataError: the file is no ASC file, a line cannot be read, no trial names a picture, or a
+            trial lacks a condition.
     """
     reading = _AscReader(path, variable)
     for number, text in enumerate(text_lines(path, KIND), 1):
@@ -296,7 +303,7 @@ def read_asc(path: Path, variable: str = "") -> tuple[GazeRows, tuple[float, flo
             f"{path}: {len(reading.done)} trials, and none names its picture ({named}): set "
             "columns.stimulus to the trial variable that does"
         )
-    parts = [_rows(path, trial, picture, reading.screen) for trial, picture in shown]
+    parts = [_rows(path, trial, picture, reading.screen, conditions) for trial, picture in shown]
     joined = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name, value in vars(parts[0]).items()
@@ -311,8 +318,17 @@ def _bare(name: str) -> str:
 
 
 def _rows(
-    path: Path, trial: _AscTrial, picture: _AscPicture, screen: tuple[float, float] | None
+    path: Path,
+    trial: _AscTrial,
+    picture: _AscPicture,
+    screen: tuple[float, float] | None,
+    conditions: Sequence[str],
 ) -> GazeRows:
+    if lacking := [name for name in conditions if name not in trial.variables]:
+        raise DataError(
+            f"{path}: trial '{trial.number}' has no TRIAL_VAR '{lacking[0]}' (columns.conditions)"
+            f"{meant(lacking[0], trial.variables)}; it has {', '.join(trial.variables) or 'none'}"
+        )
     line, t, x, y = np.array(trial.rows(picture), np.float64).reshape(-1, 4).T
     fixation = np.full(len(t), np.nan)
     for i, (_, start, end, *place) in enumerate(trial.of_one_eye):
@@ -341,6 +357,7 @@ def _rows(
         stimulus,
         number,
         np.tile(_media(picture, screen), (len(t), 1)),
+        np.tile(np.array([trial.variables[name] for name in conditions], str), (len(t), 1)),
         {},
     )
 

@@ -28,6 +28,12 @@ from numpy.typing import NDArray
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
 from vergence.data.gaze_video.clip_cache import open_video
+from vergence.data.gaze_video.conditions import (
+    Words,
+    condition_names,
+    with_conditions,
+    with_path_conditions,
+)
 from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.gaze_columns import (
     GazeColumns,
@@ -82,6 +88,11 @@ class StimulusTrial:
     rows: GazeRows
     x: NDArray[np.float64]
     y: NDArray[np.float64]
+
+    @property
+    def conditions(self) -> Words:
+        """Words of the conditions under which the stimulus was shown, the same in all rows."""
+        return tuple(self.rows.conditions[0].tolist())
 
     @property
     def shown(self) -> NDArray[np.bool_]:
@@ -170,6 +181,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         if isinstance(self.columns, Mapping):
             object.__setattr__(self, "columns", GazeColumns(**self.columns))
         super().__post_init__()
+        condition_names(self.columns.conditions, self.files)
         if self.preset:
             preset_of(self.preset, "stimuli")
 
@@ -184,7 +196,8 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         Columns of the samples: `frame_ids` int64 `[n, T]`, row numbers in the shared array `frames`
         uint8 `[frames, height, width, 3]`; `points` float32 `[n, T, most points, 2]`, (x, y) in [0,
         1], NaN beyond the last point; `scene` int64 `[n]`, a number for what was shown, the same
-        for all people. T is 1 for pictures and `window` for videos.
+        for all people; `conditions`, if there are any. T is 1 for pictures and `window` for videos.
+        A sample of a picture has all gaze of a person on it under the same conditions.
 
         Raises:
             ConfigError: an option is out of range, or the columns or the picture's place are not
@@ -213,7 +226,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             if trial.person in by_person:
                 by_person[trial.person].append(trial)
         make = self._windows if kinds == {True} else self._pictures
-        people = make(by_person, names, parts)
+        people, words = make(by_person, names, parts)
         counts = [len(part) for part in parts]
         details = {
             "split": f"by stimulus, for all people alike (seed {self.split_seed}): {counts[0]} "
@@ -222,7 +235,8 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             "frames": f"squeezed to {self.size[0]} x {self.size[1]}, nothing cropped",
             "stimulus": "shown on a screen",
         }
-        return Federation("stimuli", people, {**ABOUT, **details})
+        made = Federation("stimuli", people, {**ABOUT, **details})
+        return with_conditions(made, condition_names(self.columns.conditions, self.files), words)
 
     def read(self, root: Path) -> tuple[list[StimulusTrial], str]:
         """Return all trials below a folder, and a sentence on what was left out."""
@@ -235,9 +249,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         read = {path: self._rows(path, preset) for path in files.tables}
         files, single = files.without_copies([(path, rows) for path, (rows, _) in read.items()])
         tables = [
-            (rows.select(rows.person == person), who, read[path][1])
+            (with_path_conditions(table, files.tables[path]), who, read[path][1])
             for path, rows in single
             for person in sorted(set(rows.person.tolist()))
+            for table in [rows.select(rows.person == person)]
             for who in [person or files.tables[path].get("person") or default_person(root, path)]
         ]
         find = _StimulusFiles(pictures)
@@ -278,7 +293,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         self, path: Path, preset: GazePreset | None
     ) -> tuple[GazeRows, tuple[float, float] | None]:
         if self.preset == "eyelink_asc":
-            return read_asc(path, self.columns.stimulus)
+            return read_asc(path, self.columns.stimulus, self.columns.conditions)
         columns = preset.columns_for(self.columns, path) if preset else self.columns
         rows = read_rows(path, columns, optional=bool(preset))
         return rows.select(~np.isin(np.char.lower(rows.stimulus), MISSING)), None
@@ -368,37 +383,41 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         by_person: Mapping[str, Sequence[StimulusTrial]],
         names: Sequence[Path],
         parts: Sequence[set[Path]],
-    ) -> dict[str, Splits]:
+    ) -> tuple[dict[str, Splits], dict[str, list[list[Words]]]]:
         frames = SharedRows(read_pictures(names, self.size, "pictures", WHERE), "frame_ids")
         looked = {person: self._looked(trials) for person, trials in by_person.items()}
         most = max((len(xy) for own in looked.values() for xy in own.values()), default=0)
-        people = {}
+        people, words = {}, {}
         for person, points in looked.items():
-            numbers = [
-                [i for i, n in enumerate(names) if n in part and n in points] for part in parts
-            ]
-            _check_parts(person, [len(rows) for rows in numbers], "stimuli with gaze on them")
+            keys = [[key for key in sorted(points) if key[0] in part] for part in parts]
+            _check_parts(person, [len(rows) for rows in keys], "stimuli with gaze on them")
             made = [
-                _picture_samples(rows, [points[names[i]] for i in rows], most, frames)
-                for rows in numbers
+                _picture_samples(
+                    [names.index(path) for path, _ in own], [points[k] for k in own], most, frames
+                )
+                for own in keys
             ]
             people[person] = Splits(*made)
-        return people
+            words[person] = [[conditions for _, conditions in own] for own in keys]
+        return people, words
 
-    def _looked(self, trials: Sequence[StimulusTrial]) -> dict[Path, NDArray[np.float32]]:
-        """Return picture -> one person's points on it, from all trials with this picture."""
-        by_path: dict[Path, list[NDArray[np.float32]]] = {}
+    def _looked(
+        self, trials: Sequence[StimulusTrial]
+    ) -> dict[tuple[Path, Words], NDArray[np.float32]]:
+        """Return picture and conditions -> one person's points, from all trials with both."""
+        by_key: dict[tuple[Path, Words], list[NDArray[np.float32]]] = {}
         for trial in trials:
-            by_path.setdefault(trial.stimulus, []).append(trial.points(self.points))
-        joined = {path: np.concatenate(points) for path, points in by_path.items()}
-        return {path: points for path, points in joined.items() if len(points)}
+            key = trial.stimulus, trial.conditions
+            by_key.setdefault(key, []).append(trial.points(self.points))
+        joined = {key: np.concatenate(points) for key, points in by_key.items()}
+        return {key: points for key, points in joined.items() if len(points)}
 
     def _windows(
         self,
         by_person: Mapping[str, Sequence[StimulusTrial]],
         names: Sequence[Path],
         parts: Sequence[set[Path]],
-    ) -> dict[str, Splits]:
+    ) -> tuple[dict[str, Splits], dict[str, list[list[Words]]]]:
         options = WindowOptions(
             size=self.size,
             window=self.window,
@@ -424,7 +443,11 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                     event=trial.rows.event,
                 )
                 recording = Recording(
-                    f"{trial.person} on {trial.stimulus.name}", trial.person, gaze, trial.stimulus
+                    f"{trial.person} on {trial.stimulus.name}",
+                    trial.person,
+                    gaze,
+                    trial.stimulus,
+                    conditions=trial.rows.conditions,
                 )
                 recorded[id(recording)] = recording
                 own_windows = cut_windows(recording, footage[trial.stimulus], options)
@@ -445,7 +468,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             Samples({**dict(s.columns), "scene": scene}, dict(s.banks))
             for s, scene in zip(made, scenes, strict=True)
         )
-        return {person: Splits(next(whole), next(whole), next(whole)) for person in by_person}
+        words_of_parts = ([w.conditions for w in part] for part in cut)
+        words = {person: [next(words_of_parts) for _ in parts] for person in by_person}
+        people = {person: Splits(next(whole), next(whole), next(whole)) for person in by_person}
+        return people, words
 
     def check(self, root: Path) -> list[Check]:
         """Check gaze, pictures and videos; return the lines of `vergence data check`.
@@ -473,9 +499,11 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
 def _showings(rows: GazeRows) -> list[GazeRows]:
     """Return the rows of each trial, in which a stimulus is shown once.
 
-    A trial is a run of consecutive rows with the same trial number and stimulus.
+    A trial is a run of consecutive rows with the same trial number, stimulus and conditions.
     """
-    key = np.char.add(np.char.add(rows.trial, "\0"), rows.stimulus)
+    key = rows.trial
+    for column in (rows.stimulus, *rows.conditions.T):
+        key = np.char.add(np.char.add(key, "\0"), column)
     starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(rows) else []
     return [rows.select(part) for part in np.split(np.arange(len(rows)), starts)[1:]]
 

@@ -1,0 +1,124 @@
+"""Difference between two conditions where the same people saw the same stimuli.
+
+Used by `studies.conditions`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pandas import DataFrame
+from scipy.special import stdtr, stdtrit
+
+from vergence.core.optional import import_optional
+from vergence.core.randomness import RandomStream
+from vergence.errors import DataError
+
+MOST_MEANS = 3000
+"""The model is fitted to at most so many means; more take over a minute."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Difference of the mean score between two conditions.
+
+    Attributes:
+        difference: the estimated difference, in the unit of the score.
+        low, high: its 95 % interval.
+        p: p-value of the hypothesis that there is no difference.
+        people, stimuli: numbers of people and of stimuli; 1 stimulus: they are not known.
+        degrees: degrees of freedom of interval and p-value.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    people: int
+    stimuli: int
+    degrees: int
+
+
+def crossed_difference(
+    scores: NDArray[np.float64],
+    people: Sequence[str],
+    stimuli: Sequence[str],
+    second: NDArray[np.bool_],
+) -> Effect:
+    """Estimate how much higher scores are under the second of two conditions.
+
+    Samples of one person are alike, and so are samples of one stimulus: tests that take samples as
+    independent find differences where there are none. This fits a linear mixed model to the means
+    of each person on each stimulus under each condition. People and stimuli are crossed random
+    effects, and each of them may respond to the condition in its own way. The interval uses
+    Student's t with as many degrees of freedom as the smaller of people and stimuli, less one.
+    If stimuli are not known, it is a paired t test over people.
+
+    Args:
+        scores: a score per sample, `[n]`; NaN: none.
+        people: the person of each sample.
+        stimuli: the stimulus of each sample; all equal if stimuli are not known.
+        second: whether a sample was recorded under the second condition, `[n]`.
+
+    Raises:
+        ConfigError: statsmodels is not installed.
+        DataError: too few people or stimuli have scores under both conditions.
+
+    Source: Baayen, Davidson & Bates 2008; random slopes as Barr et al. 2013.
+    """
+    table: Any = DataFrame(
+        {"score": scores, "person": people, "stimulus": stimuli, "second": second}
+    )
+    table = table.dropna().groupby(["person", "stimulus", "second"], as_index=False).mean()
+    if table.stimulus.nunique() < 2:
+        pairs = table.pivot_table(values="score", index="person", columns="second").dropna()
+        if len(pairs) < 2:
+            raise DataError(f"two people or more need scores under both conditions, {TOO_FEW}")
+        steps = (pairs[True] - pairs[False]).to_numpy()
+        error = float(steps.std(ddof=1)) / math.sqrt(len(steps))
+        return _effect(float(steps.mean()), error, len(steps), 1)
+    models = import_optional(
+        "statsmodels.regression.mixed_linear_model", "a comparison of conditions", "statistics"
+    )
+    if len(table) > MOST_MEANS:
+        names = sorted(table.stimulus.unique())
+        order = RandomStream("crossed effects", 0).numpy().permutation(len(names))
+        few = [names[i] for i in order[: max(2, len(names) * MOST_MEANS // len(table))]]
+        table = table[table.stimulus.isin(few)]
+    table["second"] = table.second.astype(float)
+    parts = {f"{who} {what}": f"0 + C({who}){by}" for who in CROSSED for what, by in EFFECTS}
+    with warnings.catch_warnings():
+        # A variance of 0 is at the edge of what is allowed, and the optimiser says so each time.
+        warnings.simplefilter("ignore")
+        try:
+            fitted = models.MixedLM.from_formula(
+                "score ~ second",
+                table,
+                groups=np.ones(len(table)),
+                re_formula="0",
+                vc_formula=parts,
+            ).fit(reml=True)
+        except np.linalg.LinAlgError:
+            raise DataError(f"{len(table)} means do not determine the model, {TOO_FEW}") from None
+    found, error = float(fitted.params["second"]), float(fitted.bse["second"])
+    return _effect(found, error, table.person.nunique(), table.stimulus.nunique())
+
+
+def _effect(difference: float, error: float, people: int, stimuli: int) -> Effect:
+    """Return an effect with this standard error."""
+    degrees = min(people, stimuli if stimuli > 1 else people) - 1
+    width = error * float(stdtrit(degrees, 0.975))
+    p = 2 * float(stdtr(degrees, -abs(difference / error))) if error > 0 else math.nan
+    return Effect(difference, difference - width, difference + width, p, people, stimuli, degrees)
+
+
+TOO_FEW = "so they cannot be compared: record more people, or leave the condition out"
+CROSSED = ("person", "stimulus")
+EFFECTS = (("level", ""), ("response to the condition", ":C(second)"))
+"""Random effects of people and of stimuli: what each is, and the end of its formula."""
