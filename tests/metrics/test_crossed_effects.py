@@ -75,7 +75,7 @@ def test_equal_samples_change_nothing_and_missing_scores_are_left_out():
     assert (twice.low, twice.high) == pytest.approx((once.low, once.high))
 
 
-@pytest.mark.parametrize("people, stimuli", [(1, 1), (1, 4), (2, 1)])
+@pytest.mark.parametrize(("people", "stimuli"), [(1, 1), (1, 4), (2, 1)])
 def test_too_few_are_refused(people, stimuli):
     values, person, stimulus, second = scores(np.random.default_rng(5), 0, people, stimuli)
     values[second & (np.array(person) == "p0")] = np.nan

@@ -150,8 +150,8 @@ def parse_entries(data: bytes) -> list[Entry]:
     except (ValueError, csv.Error) as error:
         raise StateError(
             f"{FILE} of this client is damaged ({printable(error)}): what was asked is not known, "
-            "and nothing more is answered in this run; start a new one, as a copy of the file would "
-            "forget what was asked since"
+            "and nothing more is answered in this run; start a new one, as a copy of the file "
+            "would forget what was asked since"
         ) from None
 
 

@@ -28,8 +28,8 @@ SEED = re.compile(r"-?\d{1,20}")
 ROWS = re.compile(r"seed-?\d{1,20}\.rows\.[a-z]+\.csv")
 # Nobody is advised to put back single files: books of budgets and sums must never go back.
 MEND = (
-    "start a new run elsewhere; without privacy budgets and secure sums, a copy of the whole folder "
-    "will do"
+    "start a new run elsewhere; without privacy budgets and secure sums, a copy of the whole "
+    "folder will do"
 )
 # No run has so many rounds, and no table so many bytes. A larger number in a manifest is forged,
 # and would make the program count or allocate without an end.
