@@ -1,10 +1,12 @@
 """Shared by all tests: where the research data lies, one thread, and a seed for nobody."""
 
+import atexit
 import gc
 import json
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +28,11 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:
     # Runs of tests lie in memory: thousands of checkpoints wait for no disk.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+if "VERGENCE_STATE" not in os.environ:
+    # Marks of tests' folders are no matter of the user's, who may have real ones.
+    os.environ["VERGENCE_STATE"] = tempfile.mkdtemp(prefix="vergence-state-")
+    atexit.register(shutil.rmtree, os.environ["VERGENCE_STATE"], ignore_errors=True)
 
 # Nothing that importing and collecting make is rubbish: it is not looked through for any.
 gc.disable()

@@ -65,6 +65,7 @@ def test_a_spent_budget_ends_contributions_whatever_the_plan_says(tmp_path):
     noise = made.sums.level.noise
     for client in made.names:
         place = made.place(client) / "privacy"
+        made.identity(client).mark.check()  # the book is this client's own, and no copy
         secret_in(place)
         with (place / "seed0.sums.csv").open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(

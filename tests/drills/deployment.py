@@ -126,7 +126,11 @@ class Deployment:
                 stderr=file,
                 stdin=subprocess.DEVNULL,
                 cwd=self.folder,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "VERGENCE_STATE": str(self.folder / "user"),
+                },
             )
         self.started.append(process)
         return process

@@ -154,6 +154,12 @@ def folder(tmp_path_factory):
     return own, note, taught["filed"][0]
 
 
+@pytest.fixture(autouse=True)
+def marks(tmp_path, monkeypatch):
+    """Each test has a copy of the folder, as if on a machine of its own."""
+    monkeypatch.setenv("VERGENCE_STATE", str(tmp_path / "user"))
+
+
 def limited(folder, path, **limits):
     """Return an end of a copy of the folder, with limits, and its note and state."""
     own, note, file = folder

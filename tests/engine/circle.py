@@ -29,6 +29,7 @@ from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import StateError
 from vergence.models.linear import Linear
 from vergence.privacy.config import Privacy, SecureAggregationConfig, UserLevelConfig
+from vergence.privacy.folder_marks import FolderMark
 from vergence.tasks.toy import ToyTask
 
 PADS = Privacy(aggregation=SecureAggregationConfig())
@@ -65,6 +66,7 @@ class Circle(Line):
         self.gone: Callable[[str, int, int], bool] = lambda *_: False
         self.adding: dict[str, SecureSumAggregator] = {}
         self.told: list[tuple[str, str, str]] = []
+        self.marks = folder / "marks"
 
     def tell(self, line: str, event: str, client: str = "") -> None:
         """Write down what the server tells its operator."""
@@ -73,7 +75,10 @@ class Circle(Line):
     def identity(self, client: str | None = None) -> PartyIdentity:
         sign = None if client is None else ends(client)[0]
         known = (*self.names, *self.privacy.aggregators, SERVER)
-        return PartyIdentity("run", register(known), sign)
+        mark = None
+        if client not in (None, SERVER):
+            mark = FolderMark(self.place(client), "run", client, self.marks)
+        return PartyIdentity("run", register(known), sign, mark)
 
     def aggregator(self, name: str) -> SecureSumAggregator:
         """Return an aggregator, as it was left; taken out of `adding` it is started anew."""

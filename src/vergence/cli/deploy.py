@@ -169,6 +169,7 @@ def join(
     person: str | None = None,
     people: str | None = None,
     accept_code: list[str] = [],  # noqa: B006
+    restored: Annotated[bool, Parameter(negative="")] = False,
     insecure: Insecure = False,
 ) -> None:
     """Run a client, an aggregator or a main server until the server ends the experiment.
@@ -182,11 +183,13 @@ def join(
             experiment's silos, or `all`; default: the names in silos. Kept in the folder.
         accept_code: the SHA-256 of a Python file that the deployment brings and that may run here;
             may be given several times. Kept in the folder.
+        restored: the folder came back from a copy, or was moved here: answer only rounds after the
+            last one that is known. Budgets that are not known are refused all the same.
         insecure: no TLS and no node authentication; the server must be insecure, too.
     """
     from vergence.deployment.launcher import join as run
 
-    run(folder, out, insecure, data, person, people, accept_code)
+    run(folder, out, insecure, data, person, people, accept_code, restored)
 
 
 @deploy.command

@@ -6,6 +6,7 @@ Used by `deployment.server_run`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from vergence.deployment.keys import known_keys, party_identity
@@ -40,7 +41,7 @@ class AggregatorNode(ResidentNode):
         sums = sums_for(plan, method, len(known_keys(self.folder)))
         if sums is None or self.side.client not in plan.privacy.aggregators:
             raise StateError(f"'{self.side.client}' is no aggregator of this experiment")
-        identity = party_identity(self.folder, note, self.sign)
+        identity = replace(party_identity(self.folder, note, self.sign), mark=self.mark)
         return SecureSumAggregator(
             state, self.side.client, sums, identity, method, method.offer(method.server(task), "")
         )

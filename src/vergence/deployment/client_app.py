@@ -111,8 +111,10 @@ class AnsweringClient(JoinedNode):
             plan=plan,
             channel=channel,
             every=1 if plan.checkpoint_every == "auto" else plan.checkpoint_every,
-            identity=party_identity(self.folder, note, self.sign),
-            admit_turn=TeacherQuota(self.folder, side.answers_in_all, side.answers_a_minute).count,
+            identity=replace(party_identity(self.folder, note, self.sign), mark=self.mark),
+            admit_turn=TeacherQuota(
+                self.folder, side.answers_in_all, side.answers_a_minute, mark=self.mark
+            ).count,
         )
 
     def sums(self, method: Method) -> SecureSum | None:

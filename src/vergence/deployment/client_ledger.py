@@ -87,6 +87,8 @@ class ClientRecord:
         models: for each round, digests of the trees (sets of parameters) with which this client was
             evaluated.
         measured: for each round, the digest of the evaluation request that was answered.
+        saves: number of changes of this record so far; a smaller number than before shows that the
+            file was put back from a copy.
     """
 
     committed: str | None = None
@@ -96,6 +98,7 @@ class ClientRecord:
     last_round: int = -1
     models: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     measured: Mapping[str, str] = field(default_factory=dict)
+    saves: int = 0
 
     def may_count(self, file: str | None) -> bool:
         """Return whether a server may name this state file as the one from which a turn starts."""
@@ -299,6 +302,7 @@ class ClientLedger:
     def save(self, record: ClientRecord) -> None:
         """Write the record to disk if it changed; a power cut afterwards cannot undo the write."""
         if record != self.record:
+            record = replace(record, saves=record.saves + 1)
             whole = json.dumps(asdict(record)).encode()
             write_whole(self.path, whole, lasting=True, secret=True)
             self.record = record

@@ -95,7 +95,8 @@ class ClientNode:
         channel: the sender of requests, and what it may request; default: the server, everything.
         every: number of rounds between two checkpoints of the server; 0: unknown. If it is known,
             the client deletes, without being asked, states that no checkpoint can name any more.
-        identity: this client's signing key for secure sums, and the public keys that it trusts.
+        identity: this client's signing key for secure sums, the public keys that it trusts, and
+            the mark of its folder.
         admit_turn: called before each training request with the request and its digest; raises
             an error to refuse the request.
     """
@@ -116,6 +117,9 @@ class ClientNode:
         self.admit_turn, self.plan, self.identity, self.every = admit_turn, plan, identity, every
         self.sum_client: SecureSumClient | None = None
         self.ledger: ClientLedger | None = None
+        # Without a protection there is no book, and nothing that a copy could forget.
+        promises = plan.privacy != type(plan.privacy)()
+        self.mark = identity.mark if identity is not None and promises else None
         if runner.sums is not None and (identity is None or identity.sign is None):
             raise StateError(f"'{client}' has no keys to take part in secure sums with")
 
@@ -177,8 +181,17 @@ class ClientNode:
             raise StateError(f"who asks '{self.client}' has no say in its layers")
         request = with_attachment(request, attachment, self.limit)
         with self._one_process():
+            run, at = "", request.message.round
+            if self.mark is not None:
+                self.mark.check()
+                run = self.mark.run_of(self.folder, self.runner.store.seed)
+                # After n rounds the last round is number n - 1.
+                self.mark.refuse_answered(run, at - (request.kind == "evaluate"))
             self._open_books()
-            return self._answer_once(request, quick_digest(data), digest(data, attachment))
+            answer = self._answer_once(request, quick_digest(data), digest(data, attachment))
+            if self.mark is not None:
+                self.mark.commit(run, at if request.kind == "turn" else -1)
+            return answer
 
     @contextmanager
     def _one_process(self) -> Iterator[None]:

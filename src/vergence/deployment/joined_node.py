@@ -38,6 +38,7 @@ from vergence.experiment.public_data import ReleasedSamples
 from vergence.experiment.run import refuse_several_splits
 from vergence.experiment.schema import Experiment, load, with_length
 from vergence.experiment.trust import trust_in_deployment, under
+from vergence.privacy.folder_marks import FolderMark
 from vergence.privacy.secure_aggregation.session import FEWEST
 
 
@@ -150,6 +151,7 @@ class JoinedNode:
     def __init__(self, folder: Path, side: ClientSide) -> None:
         torch.set_num_threads(1)
         self.folder, self.side = folder, side
+        self.mark = FolderMark(folder, side.run, side.client)
         sets = [] if side.data is None else [f"federation.root={json.dumps(side.data)}"]
         with under(trust_in_deployment(folder, side.accepted)):
             self.experiment = self.fit(load(folder / EXPERIMENT, sets))

@@ -42,7 +42,8 @@ from vergence.deployment.folders import (
 )
 from vergence.deployment.own_code import accept
 from vergence.deployment.transport.flower_parts import check_flower
-from vergence.errors import PartialRun, StateError
+from vergence.errors import ConfigError, PartialRun, StateError
+from vergence.privacy.folder_marks import VARIABLE, FolderMark, RolledBack
 from vergence.system.local_sockets import LOCAL
 from vergence.system.processes import end_group, interrupted_by_end, start_group, uninterrupted
 
@@ -290,15 +291,18 @@ def join(
     person: str | None = None,
     people: str | None = None,
     accept_code: Sequence[str] = (),
+    restored: bool = False,
 ) -> None:
     """Run the client in a folder until the server ends the experiment.
 
     `data` (the folder of the data), `person` and `people` (names in the data) replace the folder's
     settings; None: unchanged. With `insecure`, nothing is encrypted. `accept_code` holds the
-    SHA-256 of Python files that the operator accepts.
+    SHA-256 of Python files that the operator accepts. With `restored`, a folder that was put back
+    from a copy answers rounds after the last known one.
 
     Raises:
         UntrustedCode: the deployment brings Python code that this operator has not accepted.
+        RolledBack: the folder was put back from a copy.
         StateError: the folder is not a client's, is running, or cannot run on this system; or the
             server is not the expected one.
         DataError: the data are missing, or do not contain the person.
@@ -312,6 +316,7 @@ def join(
         )
     port, tail = free_port(), folders.LogTail(folder)
     with process_group(folder, insecure) as group:
+        check_mark(folder, side, restored)
         group.start("turns", APPS, "client", f"127.0.0.1:{port}", group.secret, "")
         if side.stays:
             group.start("resident", APPS, "resident", "", group.secret, "")
@@ -338,6 +343,27 @@ def join(
                 said = reason
             show(tail, out)
             time.sleep(AGAIN)
+
+
+def check_mark(folder: Path, side: ClientSide, restored: bool) -> None:
+    """Compare a folder with its mark on this machine; with `restored`, let an older one go on.
+
+    `join` calls this.
+
+    Raises:
+        RolledBack: the folder was put back from a copy, and must not go on.
+        ConfigError: the mark would lie in the folder, and be copied with it.
+    """
+    mark = FolderMark(folder, side.run, side.client)
+    if mark.path.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"{VARIABLE} names {mark.path.parent}: name a folder outside of {folder}")
+    try:
+        mark.check(begins=False)
+    except RolledBack:
+        if not restored:
+            raise
+        mark.accept()
+        folders.tell(folder, "this folder was put back: only later rounds are answered", "warning")
 
 
 def client_settings(

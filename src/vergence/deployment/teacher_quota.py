@@ -22,6 +22,7 @@ from vergence.core.serialization import printable
 from vergence.deployment.client_registry import ENOUGH, LATER
 from vergence.deployment.protocol import ClientRequest
 from vergence.errors import StateError
+from vergence.privacy.folder_marks import FolderMark
 from vergence.system.file_locks import lock
 
 FILE = "asked.csv"
@@ -42,12 +43,15 @@ class TeacherQuota:
         most: largest number of samples answered in all; 0: no limit.
         a_minute: largest number of samples answered in a minute; 0: no limit.
         clock: returns the seconds since 1970.
+        mark: mark of the folder, which shows whether the log was put back from a copy; None: there
+            is none.
     """
 
     folder: Path
     most: int = 0
     a_minute: int = 0
     clock: Callable[[], float] = time.time
+    mark: FolderMark | None = None
 
     def count(self, request: ClientRequest, mark: str) -> None:
         """Record the number of a request's samples before they are answered.
@@ -65,6 +69,8 @@ class TeacherQuota:
             # All of a client's methods, and both of its askers, share the file: two processes that
             # counted at once would both find room for the same samples.
             lock(file)
+            if self.mark is not None:
+                self.mark.check()
             file.seek(0)
             whole = whole_lines(file.read())
             entries, now = parse_entries(whole), self.clock()
@@ -80,6 +86,8 @@ class TeacherQuota:
             os.fsync(file.fileno())
         if not whole:
             settle(self.folder)
+        if self.mark is not None:
+            self.mark.commit()
 
     def check_limits(self, entries: Sequence[Entry], now: float, samples: int) -> None:
         """Refuse a request whose samples would exceed a limit.

@@ -19,6 +19,7 @@ from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack
 from vergence.engine.records import GroupResult
 from vergence.engine.secure_sums import SERVER, PackedReply, SecureSum, left_out
+from vergence.privacy.folder_marks import FolderMark
 from vergence.privacy.secure_aggregation import additive_messages as shares
 from vergence.privacy.secure_aggregation.additive import Aggregator, Contributor
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
@@ -102,11 +103,14 @@ class PartyIdentity:
         run: name of the run.
         register: long-lived public keys of all parties, by name.
         sign: signs with this party's own key; None: the party signs nothing.
+        mark: mark of the party's folder, which shows whether the folder was put back from a copy;
+            None: there is none.
     """
 
     run: str
     register: Register
     sign: Sign | None = None
+    mark: FolderMark | None = None
 
 
 @dataclass(frozen=True)
