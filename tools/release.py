@@ -3,10 +3,10 @@
     python tools/release.py                                  # with this interpreter
     python tools/release.py --python python3.11 --python python3.13
 
-It writes the wheel and the source archive of the last commit into `build/release`. For each
-interpreter it makes an empty environment twice, installs the wheel into one and the archive into
-the other, runs the quickstart with both, and the tests of `SMOKE` with the wheel. `RELEASE.md` says
-when.
+It writes the wheel and the source archive of the last commit into `build/release`, and with the
+locks a list of the packages that they install (SBOM, CycloneDX). For each interpreter it makes an
+empty environment twice, installs the wheel into one and the archive into the other, runs the
+quickstart with both, and the tests of `SMOKE` with the wheel. `RELEASE.md` says when.
 """
 
 from __future__ import annotations
@@ -45,11 +45,18 @@ def built(folder: Path) -> list[Path]:
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(source)
     tools = environment(Path(sys.executable), folder / "builder")
-    run(tools, "-m", "pip", "install", "--quiet", "build>=1.2", cwd=folder)
+    run(tools, "-m", "pip", "install", "--quiet", "build>=1.2", "cyclonedx-bom>=7.3", cwd=folder)
     run(tools, "-m", "build", "--outdir", folder / "dist", source, cwd=folder)
     shutil.rmtree(OUT, ignore_errors=True)
     shutil.copytree(folder / "dist", OUT)
-    return sorted(OUT.iterdir(), reverse=True)
+    packages = sorted(OUT.iterdir(), reverse=True)
+    for name in ("requirements.lock", "requirements-gpu.lock"):
+        described = ("--pyproject", source / "pyproject.toml", "--output-reproducible")
+        inventory = OUT / f"{name.removesuffix('.lock')}.cdx.json"
+        form = (tools, "-m", "cyclonedx_py", "requirements", source / name)
+        run(*form, *described, "--output-file", inventory, cwd=folder)
+        shutil.copy(source / name, OUT)
+    return packages
 
 
 def environment(python: Path | str, folder: Path) -> Path:

@@ -53,6 +53,21 @@ def shown(path):
     return [t for t, _ in frames], [int(field @ (1 << np.arange(6))) for field in fields]
 
 
+def test_an_ffmpeg_without_x264_writes_vp9(tmp_path, monkeypatch):
+    """An FFmpeg that was built without parts under the GPL, or without both encoders."""
+    pictures = [(i / RATE, np.tile(bits(i), (64, 1, 3)).astype(np.uint8)) for i in range(12)]
+    monkeypatch.setattr(av, "codecs_available", av.codecs_available - {"libx264"})
+    assert encode(tmp_path / "a.mp4", pictures, 1 / RATE) == 12
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        assert container.streams.video[0].codec_context.name in ("vp9", "libvpx-vp9")
+    times, numbers = shown(tmp_path / "a.mp4")
+    assert times == pytest.approx(np.arange(12) / RATE)
+    assert numbers == list(range(12))
+    monkeypatch.setattr(av, "codecs_available", {"mpeg4"})
+    with pytest.raises(ConfigError, match="built without libx264 and libvpx-vp9"):
+        encode(tmp_path / "b.mp4", pictures, 1 / RATE)
+
+
 @pytest.mark.slow
 def test_the_budget_is_kept_to_the_frame_and_every_scene_is_there(video, tmp_path):
     out = tmp_path / "short.mp4"

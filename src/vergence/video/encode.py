@@ -1,4 +1,4 @@
-"""Encoder of pictures and sound as H.264 and AAC in an mp4 file, with the original times.
+"""Encoder of pictures and sound as H.264 or VP9, and AAC, in an mp4 file with the original times.
 
 Used by `live.recording`, `video.overlay` and `video.summarise`.
 """
@@ -23,6 +23,12 @@ from vergence.errors import ConfigError
 # Unit of times in the file, in seconds. It is the usual clock of video containers, in which 24, 25,
 # 30 and 60 frames a second are whole numbers of ticks.
 CLOCK = Fraction(1, 90_000)
+CODECS = {
+    "libx264": {"crf": "18"},
+    "libvpx-vp9": {"crf": "20", "b": "0", "deadline": "realtime", "cpu-used": "5"},
+}
+"""Codecs with their options; the first one that FFmpeg has is used. x264 is under the GPL, which
+makers of devices may not want to ship: an FFmpeg that was built without it writes VP9."""
 
 
 def encode(
@@ -39,25 +45,31 @@ def encode(
         pictures: times and pixels, in order; an odd last row or column is repeated.
         step_s: duration of the last picture, and inverse of the nominal rate.
         sound: consecutive blocks `[2, samples]`, see `vergence.data.video_summaries.sound`.
-        preset: x264's trade of time for size.
+        preset: x264's trade of time for size; without effect on VP9.
 
     Raises:
-        ConfigError: there is no picture, or pictures differ in size.
+        ConfigError: there is no picture, pictures differ in size, or FFmpeg has no codec of
+            `CODECS`.
         OSError: the file cannot be written.
     """
     shown = iter(pictures)
     opening = next(shown, None)
     if opening is None:
         raise ConfigError(f"{path}: a video needs at least one picture, got none")
+    codec = next((name for name in CODECS if name in av.codecs_available), None)
+    if codec is None:
+        raise ConfigError(
+            f"{path}: FFmpeg was built without {' and '.join(CODECS)}, so it cannot write mp4 "
+            "files: `pip install av` brings one that has both"
+        )
+    options = {**CODECS[codec], "preset": preset} if codec == "libx264" else CODECS[codec]
     height, width = opening[1].shape[:2]
     count = 0
     try:
         # The index goes to the front, so that players start before the whole file has come.
         with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
             rate = Fraction(1 / step_s).limit_denominator(1001)
-            stream = container.add_stream(
-                "libx264", rate=rate, options={"crf": "18", "preset": preset}
-            )
+            stream = container.add_stream(codec, rate=rate, options=options)
             # The one pixel format that all browsers and phones play.
             stream.pix_fmt = "yuv420p"
             stream.height, stream.width = height + height % 2, width + width % 2
