@@ -8,6 +8,7 @@ from PIL import Image
 
 from tests.cli.commands import run, vergence
 from tests.data.fabricated_exports import pupil_player
+from tests.data.footage import write_video
 from tests.video.test_predict import CLIPS
 from vergence.data.gaze_video.pupil import Pupil
 from vergence.data.io.video import Video
@@ -106,6 +107,38 @@ def test_pictures_get_maps_peaks_means_and_arrays(tmp_path, monkeypatch):
         assert float(row["peak_y"]) == pytest.approx((y + 0.5) / height, abs=1e-4)
         mean = (heat.sum(0) * (np.arange(width) + 0.5)).sum() / width
         assert float(row["mean_x"]) == pytest.approx(mean, abs=1e-4)
+        places = (np.arange(height) + 0.5) / height
+        spread = np.sqrt(np.cov(places, aweights=heat.sum(1) / heat.sum(), ddof=0))
+        assert float(row["spread_y"]) == pytest.approx(spread, abs=1e-4)
+
+
+def test_a_folder_of_videos_has_one_joint_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERGENCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(glc_vit, "BLOCKS", 1)
+    folder = run(
+        tmp_path, CLIPS.replace('"reptile", episodes = 1, inner_steps = 1, steps = 1', '"fedavg"')
+    )
+    clips = tmp_path / "clips"
+    clips.mkdir()
+    for name, frames in (("a.mp4", 10), ("b.mp4", 6)):
+        write_video(clips / name, np.arange(frames) / 5)
+    options = ("--out", tmp_path / "o", "--maps", tmp_path / "maps")
+    told = vergence("predict", folder, clips, *options)
+    assert told.code == 0, told.err
+    rows = rows_of(tmp_path / "o.csv")
+    assert [row["video"] for row in rows] == ["a.mp4"] * 10 + ["b.mp4"] * 6
+    alone = vergence("predict", folder, clips / "b.mp4", "--out", tmp_path / "alone.mp4")
+    assert alone.code == 0, alone.err
+    single = rows_of(tmp_path / "alone.csv")
+    assert [{k: v for k, v in row.items() if k != "video"} for row in rows[10:]] == single
+    for name, frames in (("a", 10), ("b", 6)):
+        assert (tmp_path / "o" / f"{name}.mp4").is_file()
+        with np.load(tmp_path / "maps" / f"{name}.npz", allow_pickle=False) as file:
+            assert len(file["maps"]) == frames
+    write_video(clips / "b.mov", np.arange(6) / 5)
+    vergence("predict", folder, clips, *options).complains(2, "two videos of one name")
+    Image.new("RGB", (64, 64)).save(clips / "c.png")
+    vergence("predict", folder, clips, *options).complains(2, "videos and the picture c.png")
 
 
 def test_true_gaze_is_read_by_the_runs_own_reader(tmp_path):

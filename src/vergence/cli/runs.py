@@ -277,13 +277,14 @@ def predict(
 
     Args:
         model: run directory of one method; with --private, a client's folder.
-        source: for gaze maps, a video, a picture or a folder of pictures; true gaze is read where
-            the run's data set finds it, or from a gaze_2d.csv next to the video. For gaze angles,
-            an npz of eye images, a picture of an eye, or a folder of them. With --private, an npz.
+        source: for gaze maps, a video, a picture, or a folder of pictures or of videos; true gaze
+            is read where the run's data set finds it, or from a gaze_2d.csv next to the video. For
+            gaze angles, an npz of eye images, a picture of an eye, or a folder of them. With
+            --private, an npz.
         out_: the overlay, default NAME_overlay.mp4 in the working directory, .png for a picture,
             and a folder for a folder; for angles a CSV, default NAME_gaze.csv.
         person: predict as this participant; default as a newcomer.
-        maps: write the gaze maps into this npz, too.
+        maps: write the gaze maps into this npz, too; for videos of a folder, into this folder.
         private: ask the parties of `vergence privacy share`, none of whom sees an image.
         profile: print at the end which phases took how long.
     """

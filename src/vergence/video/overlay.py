@@ -29,7 +29,7 @@ Point = Sequence[float]
 """x and y in [0, 1], origin at the top left; NaN: unknown."""
 
 COLUMNS = (
-    *("frame", "t_s", "peak_x", "peak_y", "mean_x", "mean_y"),
+    *("frame", "t_s", "peak_x", "peak_y", "mean_x", "mean_y", "spread_x", "spread_y"),
     *("confidence", "true_x", "true_y", "error_share"),
 )
 TRUE_RGB, PREDICTED_RGB, EDGE_RGB = (70, 225, 255), (255, 255, 255), (15, 17, 20)
@@ -81,7 +81,8 @@ def write_overlay(
     Timestamps are kept, equal spacing or not; `slow` stretches a clip below 3 s to 3 s of video
     (the CSV keeps true times). An odd last row or column is repeated, H.264 needs even sizes.
     CSV: `peak` = the predicted point, where the map is greatest; `mean` = the map's centre of mass,
-    which stays near the middle where a map is broad; `confidence` = share of the heat within a
+    which stays near the middle where a map is broad; `spread` = its standard deviation across and
+    down, in shares of the frame; `confidence` = share of the heat within a
     tenth of the frame width around the predicted point; `error_share` = distance of the predicted
     point to the true gaze as a share of the frame diagonal.
 
@@ -292,12 +293,14 @@ def _row(index: int, scene: OverlayFrame) -> list[str]:
     near = np.hypot(across, down) <= NEAR * width
     whole = max(float(heat.sum()), 1e-12)
     confidence = float(heat[near].sum() / whole)
-    mean = [
-        float((heat * place).sum() / whole)
-        for place in (columns / heat.shape[1], rows / heat.shape[0])
+    places = (columns / heat.shape[1], rows / heat.shape[0])
+    mean = [float((heat * place).sum() / whole) for place in places]
+    spread = [
+        math.sqrt(float((heat * (place - middle) ** 2).sum() / whole))
+        for place, middle in zip(places, mean, strict=True)
     ]
     row = [str(index), f"{scene.time_s:.6f}", f"{point[0]:.5f}", f"{point[1]:.5f}"]
-    row += [f"{side:.5f}" for side in mean]
+    row += [f"{side:.5f}" for side in (*mean, *spread)]
     row.append(f"{confidence:.4f}")
     if true is None or not _is_known(true):
         return [*row, "", "", ""]

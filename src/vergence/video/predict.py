@@ -33,15 +33,16 @@ def predict(
 
     Args:
         folder: run directory of one method.
-        source: for a run of gaze maps a video that PyAV can read, a picture or a folder of
-            pictures; for a run of gaze angles see `predict_angles`.
-        out: output: an mp4 for a video, a PNG for a picture, a folder of PNG files for a folder,
-            each with a CSV and, for a video, a contact sheet of the same name; for gaze angles the
-            CSV. Default: a name made of the source's, in the working directory.
+        source: for a run of gaze maps a video that PyAV can read, a picture, or a folder of
+            pictures or of videos; for a run of gaze angles see `predict_angles`.
+        out: output: an mp4 for a video, a PNG for a picture, a folder of these for a folder, each
+            with a CSV and, for a video, a contact sheet of the same name; for gaze angles the CSV.
+            Default: a name made of the source's, in the working directory.
         person: participant whose model predicts; default: the shared model, or the model of an
             adapted run.
         maps: new npz for the maps: `maps` float32 `[frames, h, w]`, each with sum 1, `time_s`
-            float64 `[frames]`, and `name`, the picture's name or the frame's number.
+            float64 `[frames]`, and `name`, the picture's name or the frame's number. For a folder
+            of videos, a folder with such a file for each.
 
     Raises:
         ConfigError: the run has another task, the person is unknown, the run has no shared model,

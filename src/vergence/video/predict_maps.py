@@ -5,6 +5,7 @@ Used by `video.predict` and `video.predict_angles`.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,13 +21,14 @@ from PIL import Image
 from vergence import profiling
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
-from vergence.core.files import replacing
+from vergence.core.files import csv_of, replacing, write_text
 from vergence.core.naming import registry_name
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.data.gaze_video.aria import read as read_recording
 from vergence.data.gaze_video.recording import Recording, WindowOptions
-from vergence.data.io.video import Video
+from vergence.data.io.checks import with_progress
+from vergence.data.io.video import Video, videos_in
 from vergence.errors import ConfigError, DataError, VergenceError
 from vergence.experiment.trained_run import NEWCOMER, TrainedRun
 from vergence.metrics.personal_priors import whole_prior
@@ -36,7 +38,13 @@ from vergence.results.read import read
 from vergence.tasks.gaze_map import GazeMap
 from vergence.training.pruning import bind_parameters
 from vergence.video.eye_patches import PICTURES, opened_source
-from vergence.video.overlay import OverlayFiles, contact_sheet, write_overlay, write_pictures
+from vergence.video.overlay import (
+    COLUMNS,
+    OverlayFiles,
+    contact_sheet,
+    write_overlay,
+    write_pictures,
+)
 from vergence.video.streaming import StreamingModel, stream
 
 Point = tuple[float, float]
@@ -50,6 +58,8 @@ def predict_maps(
 ) -> OverlayFiles:
     """Draw gaze maps on a video, a picture or a folder of pictures; see `predict`."""
     wanted = read(trained.folder).runs[0].results["input"]
+    if source.is_dir() and (videos := videos_in(source)):
+        return _on_videos(trained, source, videos, out, person, maps)
     if source.is_dir() or source.suffix.lower() in PICTURES:
         return _on_pictures(trained, source, out, person, wanted, maps)
     with profiling.phase("data"):
@@ -87,6 +97,38 @@ def write_maps(
             time_s=times_s,
             name=np.asarray(names),
         )
+
+
+def _on_videos(
+    trained: TrainedRun,
+    source: Path,
+    videos: Sequence[Path],
+    out: Path,
+    person: str | None,
+    maps: Path | None,
+) -> OverlayFiles:
+    """Draw maps on each video of a folder; `out` and `maps` are folders, with one joint table."""
+    others = [path.name for path in sorted(source.iterdir()) if path.suffix.lower() in PICTURES]
+    stems = [video.stem for video in videos]
+    if others or len({*stems}) < len(stems):
+        raise ConfigError(
+            f"{source} has videos and the picture {others[0]}: give each kind a folder of its own"
+            if others
+            else f"{source} has two videos of one name, apart from their endings: rename one"
+        )
+    rows, frames = [["video", *COLUMNS]], 0
+    for video, _ in zip(videos, with_progress(videos, "videos"), strict=True):
+        out.mkdir(parents=True, exist_ok=True)
+        npz = None if maps is None else maps / f"{video.stem}.npz"
+        if maps is not None:
+            maps.mkdir(parents=True, exist_ok=True)
+        one = predict_maps(trained, video, out / f"{video.stem}.mp4", person, npz)
+        with one.table.open(newline="", encoding="utf-8") as file:
+            rows += [[video.name, *row] for row in list(csv.reader(file))[1:]]
+        frames += one.frames
+    table = out.with_suffix(".csv")
+    write_text(table, csv_of(rows))
+    return OverlayFiles(out, table, frames, 0.0, 1.0)
 
 
 def _on_pictures(
