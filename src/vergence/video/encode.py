@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
+from typing import cast
 
 import av
 import numpy as np
 from av.container import OutputContainer
 from av.error import FFmpegError
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from vergence.data.video_summaries.sound import RATE
@@ -69,7 +71,7 @@ def encode(
         # The index goes to the front, so that players start before the whole file has come.
         with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
             rate = Fraction(1 / step_s).limit_denominator(1001)
-            stream = container.add_stream(codec, rate=rate, options=options)
+            stream = cast(VideoStream, container.add_stream(codec, rate=rate, options=options))
             # The one pixel format that all browsers and phones play.
             stream.pix_fmt = "yuv420p"
             stream.height, stream.width = height + height % 2, width + width % 2
