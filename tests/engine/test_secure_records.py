@@ -298,7 +298,7 @@ def test_the_size_of_what_is_sent_is_named_in_megabytes(bits, halves, name, how,
     run = SimpleNamespace(method=method, task=None)
     said = SecureSumProtection(Plan(), policy)._sizes(run)
     assert said == (
-        f"up goes as whole numbers of 64 bits{halves} that tell nothing alone: 1000000.50 MB "
+        f"up goes as whole numbers of 64 bits{halves} that look random one by one: 1000000.50 MB "
         f"[train], as much as a batch is [batch], in {how} with some kB of keys"
     )
 

@@ -62,7 +62,10 @@ def test_half_words_hold_two_entries():
     """1000 entries in 500 words, a weight and a loss."""
     half = {"entry_bits": 32, "range": 1.0, "weight": 1000.0}
     said = told("fedavg", half)
-    assert "whole numbers of 64 bits, two entries in each, that tell nothing alone: 0.00 MB" in said
+    assert (
+        "whole numbers of 64 bits, two entries in each, that look random one by one: 0.00 MB"
+        in said
+    )
     assert "two entries" not in told("fedavg", "secure")
 
 

@@ -190,7 +190,7 @@ class _Turn:
         known = None if form is None else 8 * form.words
         yield TurnTraffic(
             verb,
-            f"{', '.join(inside)}: as numbers that tell nothing alone",
+            f"{', '.join(inside)}: as numbers that look random one by one",
             True,
             known,
             f"the sum of {self.sums.policy.threshold} {'labs' if self.plan.silos else 'people'} or "

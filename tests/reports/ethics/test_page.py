@@ -16,6 +16,7 @@ from vergence.engine.plan import Plan
 from vergence.errors import ConfigError, DataError
 from vergence.experiment import provenance
 from vergence.experiment.privacy.spent import usefulness
+from vergence.experiment.privacy.study_description import read_description
 from vergence.experiment.run import start
 from vergence.experiment.schema import check, merge
 from vergence.methods.fedavg import FedAvg
@@ -247,7 +248,7 @@ def test_a_plan_that_never_ran_says_so(tmp_path):
     _, seen, plan = page_of(tmp_path / "out")
     assert "nothing has been run yet" in seen
     assert "There is none about people" in seen
-    assert "foretold" in seen
+    assert "computed beforehand" in seen
     assert 1.9 < plan["budget"]["sample"]["epsilon"] <= 2.0
 
 
@@ -320,9 +321,9 @@ def test_the_devices_that_must_help_the_server_are_counted_as_explain_counts_the
     plan = facts(made, "fedavg", made.federation(), None)
     few, twice = colluders(people, least), max(2 * least - people, 1)
     told = " ".join(plan["assumed"])
-    assert f"with fewer than {few} of {people} devices. With {few} device" in told
+    assert f"fewer than {few} of {people} devices secretly help it. With {few} device" in told
     assert f"With {twice} device" in told
-    assert "two sums" in told
+    assert "two such sums" in told
 
 
 def test_what_changes_with_the_means():
@@ -370,10 +371,10 @@ def test_a_study_says_who_is_responsible_and_changes_nothing_else(runs, tmp_path
     text, seen, plan = page_of(tmp_path / "out")
     assert "Who is responsible <b>A. Turing</b>, Lab" in seen
     assert "<b>A. Turing" not in text, "a study's words are no HTML"
-    assert seen.count("not said: the study must answer this") == 5
+    assert seen.count("not said: the study must answer this") == 17
     assert f"The study plans 40 people; the data here are of {plan['data']['people']}." in seen
     _, before, facts_before = page_of(runs["plain"])
-    assert before.count("not said: the study must answer this") == 7
+    assert before.count("not said: the study must answer this") == 19
     apart = ("study", "planned")
     assert {k: v for k, v in plan.items() if k not in apart} == {
         k: v for k, v in facts_before.items() if k not in apart
@@ -470,3 +471,24 @@ def test_a_personal_model_of_fedridge_has_its_owners_pictures_inside():
         made = check(merge(plan, change))
         told = facts(made, "fedridge", None, None)["unprotected"]
         assert any("inside: a person's own model contains" in text for text in told) == inside
+
+
+def test_a_page_names_rights_what_is_kept_and_the_models_fingerprint(runs, tmp_path):
+    """As three hospitals need it: its title, its version, and books only where there are any."""
+    file = tmp_path / "study.toml"
+    file.write_text(
+        '[study]\ntitle = "Reading at home"\nversion = "1.2 of May"\ncontrollers = "A, B and C"\n'
+    )
+    ethics(runs["split"], tmp_path / "split", study=read_description(file))
+    text, seen, plan = page_of(tmp_path / "split")
+    assert "<h1>Reading at home</h1>" in text
+    assert "Description: 1.2 of May." in seen
+    assert "(controllers: GDPR, Article 26) A, B and C" in seen
+    results = json.loads((runs["split"] / "results.json").read_text())
+    assert plan["fingerprint"] == next(iter(results["fingerprint"].values()))[:16]
+    assert plan["fingerprint"] in seen
+    assert "iris identifies people" in seen
+    assert "for the board name, place and date, signature" in seen
+    assert "vergence privacy forget" in dict(plan["rights"])["have them deleted"]
+    kept = {name: dict(page_of(runs[name])[2]["stored"]) for name in ("plain", "hidden")}
+    assert [any("books" in what for what in kept[n]) for n in kept] == [False, True]

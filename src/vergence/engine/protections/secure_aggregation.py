@@ -58,7 +58,7 @@ class SecureSumProtection(BuiltInProtection):
         how = f"{steps} messages" if policy.name == "pairwise" else "one message"
         halves = "" if policy.entry_bits == BITS else ", two entries in each,"
         return (
-            f"up goes as whole numbers of {BITS} bits{halves} that tell nothing alone: "
+            f"up goes as whole numbers of {BITS} bits{halves} that look random one by one: "
             f"{', '.join(sizes)}, in {how} with some kB of keys"
         )
 
@@ -192,13 +192,13 @@ def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
         ("lab", "one lab's sum of updates") if plan.silos else ("device", "one person's update")
     )
     texts = [
-        f"The server may be curious, and may break the rules with fewer than {few}{of} {unit}s. "
-        f"With {plural(few, unit)}{of} it can see {alone}."
+        f"The server may look at all that it receives, and may even lie, as long as fewer than "
+        f"{few}{of} {unit}s secretly help it. With {plural(few, unit)}{of} it can see {alone}."
     ]
     if people and plan.privacy.bounded:
         texts.append(
-            f"With {plural(twice, unit)}{of} it can have {alone} in two sums of a round, under the "
-            "same noise; two sums together tell more than one."
+            f"With {plural(twice, unit)}{of} it can have {alone} added up twice in one round, with "
+            "the same noise: two such sums tell more than one."
         )
     return texts
 

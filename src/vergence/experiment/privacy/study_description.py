@@ -20,12 +20,24 @@ LONGEST = 2000
 """Largest number of characters of one answer."""
 QUESTIONS = {
     "title": "What the study is called",
+    "version": "Version and date of this description",
     "responsible": "Who is responsible",
+    "controllers": "Who decides why and how data are used (controllers: GDPR, Article 26)",
+    "processors": "Who handles data for them (processors: GDPR, Article 28)",
+    "protection_officer": "Data protection officer",
     "contact": "Whom participants can ask",
     "participants": "How many people take part",
-    "duration": "How long it lasts, and how long data are kept",
+    "minors": "Whether children or people under guardianship take part, and who consents for them",
+    "duration": "How long it lasts, and how long recordings are kept",
+    "retention": "How long models, keys, logs and states of the software are kept",
     "lawful_basis": "Lawful basis for processing the data",
+    "special_categories": "Whether data tell of health or identify people (GDPR, Article 9)",
+    "impact_assessment": "Data protection impact assessment (GDPR, Article 35)",
+    "rights": "How somebody sees, corrects or deletes their data, or objects",
     "withdrawal": "How somebody withdraws, and what is deleted then",
+    "transfer": "Whether data or models leave the country or the EU, and on which basis",
+    "incidental_findings": "What happens if a recording shows a sign of an illness",
+    "model_use": "Who may use the model afterwards, and for what",
 }
 
 
@@ -35,21 +47,45 @@ class StudyDescription(NamedOptions, label="study"):
 
     Attributes:
         title: name of the study.
+        version: version and date of this description.
         responsible: person and institution.
+        controllers: institutions that decide why and how data are used, such as three hospitals.
+        processors: institutions that handle data for the controllers, such as a computing centre.
+        protection_officer: data protection officer, with contact.
         contact: whom participants can write to or call.
         participants: number of people who are to take part; None: not given.
-        duration: how long the study lasts, and how long its data are kept.
+        minors: whether children take part, and who consents for them.
+        duration: how long the study lasts, and how long its recordings are kept.
+        retention: how long models, keys, logs and states of the software are kept.
         lawful_basis: legal basis for processing the data, such as consent.
+        special_categories: whether the data tell of health or identify people, and what follows.
+        impact_assessment: data protection impact assessment: done when and by whom, or why not.
+        rights: how somebody sees, corrects or deletes their data, or objects.
         withdrawal: how somebody withdraws, and what is deleted then.
+        transfer: whether data or models leave the country, and on which basis.
+        incidental_findings: what happens if a recording shows a sign of an illness.
+        model_use: who may use the model afterwards, and for what.
     """
 
     title: str = ""
+    version: str = ""
     responsible: str = ""
+    controllers: str = ""
+    processors: str = ""
+    protection_officer: str = ""
     contact: str = ""
     participants: Annotated[int, Ge(1)] | None = None
+    minors: str = ""
     duration: str = ""
+    retention: str = ""
     lawful_basis: str = ""
+    special_categories: str = ""
+    impact_assessment: str = ""
+    rights: str = ""
     withdrawal: str = ""
+    transfer: str = ""
+    incidental_findings: str = ""
+    model_use: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -90,6 +90,10 @@ def facts(
         "shared": method.pooled or downloads(method, task).shared,
         "counted": None if run is None else dict(run.results["bytes"]),
         "stays": stays(means),
+        "reveals": means.subject.reveals,
+        "rights": words.rights(means),
+        "stored": words.stored(means),
+        "fingerprint": fingerprint(run),
         "sees": [list(row) for row in sees(means)],
         "assumed": words.assumed(means),
         "budget": spent,
@@ -102,6 +106,12 @@ def facts(
         "model": model(experiment, method, task, study, run),
         "data": data(experiment, people, run),
     }
+
+
+def fingerprint(run: Run | None) -> str:
+    """Return the beginnings of the fingerprints of a run's models, one a seed; "" for a plan."""
+    prints = {} if run is None else run.results.get("fingerprint") or {}
+    return ", ".join(str(value)[:16] for value in prints.values())
 
 
 def planned(participants: int | None, people: Federation | None, run: Run | None) -> str:

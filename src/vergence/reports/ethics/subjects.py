@@ -25,6 +25,7 @@ class EthicsSubject:
         trait: what a model may reveal about people although no recording can be reconstructed.
         use: what somebody who applies the model learns.
         purpose: the purpose of the model.
+        reveals: what recordings of this kind may reveal about people; "" if that is not known.
     """
 
     sample: str
@@ -35,6 +36,7 @@ class EthicsSubject:
     trait: str
     use: str
     purpose: str
+    reveals: str = ""
 
     @property
     def samples(self) -> str:
@@ -70,6 +72,11 @@ GAZE = EthicsSubject(
     "A way of looking, or the shape of eyes,",
     "where its user looks",
     "estimating where people look who agreed to it",
+    # Source: Kröger, Lutz & Müller, "What Does Your Gaze Reveal About You?", IFIP 2020.
+    "Pictures of eyes and records of where people look can tell who somebody is, as an iris "
+    "identifies people like a fingerprint. They may also tell of age, sex, tiredness and drugs, of "
+    "illnesses of brain and mind, such as Parkinson's disease, autism or ADHD, and of what "
+    "somebody likes, fears or is interested in. People cannot control most of this.",
 )
 OTHERS = {
     "summary": EthicsSubject(

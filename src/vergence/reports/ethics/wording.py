@@ -305,6 +305,60 @@ def _trusted(means: PrivacyMeans) -> list[str]:
     return means.sentences_or("server", plain)
 
 
+def rights(means: PrivacyMeans) -> list[list[str]]:
+    """Return pairs of a person's right and what is technically possible."""
+    where = "where they were collected" if means.method.pooled else f"on {means.device}"
+    return [
+        [
+            "see their data",
+            f"The recordings lie {where} and can be shown. What a model has learned from one "
+            "person cannot be listed.",
+        ],
+        [
+            "correct them",
+            "Recordings can be corrected. A model that has learned from wrong ones must be trained "
+            "again.",
+        ],
+        [
+            "have them deleted",
+            "Recordings, and what the software keeps of a person, can be deleted, and the model "
+            "can be trained again without them (vergence privacy forget). Copies of models that "
+            "others have already cannot be called back.",
+        ],
+        [
+            "object or withdraw",
+            "Nothing more is used or sent from then on. What was learned before stays in the model "
+            "until it is trained again.",
+        ],
+        ["take them along", f"The recordings are ordinary files {where}."],
+        ["not be judged by a machine", "The software decides nothing about people."],
+    ]
+
+
+def stored(means: PrivacyMeans) -> list[list[str]]:
+    """Return pairs of what the software keeps, and where and how long."""
+    own = means.device if means.ran == "devices" else f"{means.device}; in a simulation, in the run"
+    folder = "in the folder of the run, until somebody deletes it"
+    rows = [
+        [
+            "recordings",
+            "stay where they are until somebody deletes them; decoded frames or features of them "
+            "may lie in a cache of the same machine, and a simulation's report shows some samples",
+        ],
+        [
+            "what belongs to one person, such as personal parts of models",
+            f"on {own}, until deleted",
+        ],
+        ["keys", "on the machine that made them, until deleted; certificates expire"],
+        ["logs, with names of devices and times", folder],
+        ["models and results", folder],
+    ]
+    if means.plan.privacy.spends or means.least:
+        books = "deleting them, or putting back older ones, ends the run for that device"
+        rows.append(["books of what was given away (privacy budgets, sums)", f"on {own}; {books}"])
+    return rows
+
+
 def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
     """Return what may still be found out, and by whom."""
     if means.method.pooled:
