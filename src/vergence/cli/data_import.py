@@ -1,11 +1,11 @@
 """`vergence data import`: recognises a folder of recordings and writes an experiment for it.
 
-Used by `cli.data`.
+Used by `cli.data` and `cli.data_look`.
 """
 
 from __future__ import annotations
 
-import importlib
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -20,20 +20,15 @@ from rich.text import Text
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import write_text
 from vergence.data.format_detection import GazeFormat, find_format
-from vergence.data.gaze_quality import (
-    GazeQuality,
-    few_notes,
-    outside_notes,
-    recording_quality,
-    trial_quality,
-)
-from vergence.data.gaze_video.gaze_table import GazeTable
+from vergence.data.gaze_quality import GazeQuality, few_notes, outside_notes, quality_of_people
+from vergence.data.gaze_tracks import GazeTrack, read_tracks
 from vergence.data.io.checks import missing_folder
 from vergence.data.saliency.stimuli import Stimuli
 from vergence.errors import ConfigError, DataError, printable
 from vergence.experiment.registry import find
 from vergence.experiment.schema import merge, override
 from vergence.experiment.table_binding import record_from_table
+from vergence.results.layout import DASH, number
 
 # Width and height in pixels. Small frames keep the first run of a newcomer short.
 SIZE = [320, 240]
@@ -66,58 +61,76 @@ def import_folder(root: Path, out: Path, sets: Sequence[str], console: Console) 
         ConfigError: `out` is there already, or an option is missing or unfit.
         DataError: the format is not known, or a file cannot be used; the error names its place.
     """
-    if not root.is_dir():
-        raise DataError(f"{missing_folder(root)}: give the folder of the recordings")
     if out.exists():
         raise ConfigError(f"{out} is there already; choose a new file")
     if out.suffix != ".toml":
         raise ConfigError(f"--out must be a new .toml file, got {out}")
-    given = _federation_options(sets)
-    found = find_format(root, given)
-    _print_plain(console, f"format: {found.title}, {found.certainty} ({found.evidence})")
-    if (name := given.pop("name", found.data)) != found.data or "root" in given:
-        raise ConfigError(
-            f"{root} is read as '{found.data}' ({found.title}), not as '{name}': leave "
-            "federation.name and federation.root out; columns or a preset decide how it is read"
-        )
-    kind = find("data", found.data, Dataset)
-    # With clip_s, samples begin where clips do.
-    stride = {} if "clip_s" in given else STRIDE
-    options = merge({"size": SIZE, **WINDOW, **stride, **found.options}, given)
-    dataset = record_from_table(kind, options, "federation")
-    people, left_out, whose = _read_people(dataset, kind, root, options.get("people"))
-    notes = [note for keys, note in found.notes.items() if not _all_set(given, keys)]
-    notes += [*_whose_notes(whose, root), *outside_notes(people, found.data)]
+    found, dataset, options, tracks, left_out = read_folder(root, sets, console)
+    people = quality_of_people(tracks)
     sizes: dict[str, tuple[int, int, int]] = {}
     try:
         federation = dataset.load(str(root))
         sizes = {p: (len(s.train), len(s.val), len(s.test)) for p, s in federation.people.items()}
     # The table is printed after an error, too: it often shows what the error is about.
     finally:
-        console.print(_table(people, sizes))
-        _print_plain(console, left_out)
-        for note in notes:
-            _print_plain(console, f"look at this: {note}")
+        console.print(people_table(people, sizes))
+        print_plain(console, left_out)
+        for note in found.notes.values():
+            print_plain(console, f"look at this: {note}")
     for note in few_notes(sizes, found.data):
-        _print_plain(console, f"warning: {note}")
+        print_plain(console, f"warning: {note}")
     # Gaze over videos also loses the windows in the gaps between training and test parts, which
     # only the loaded federation can count.
     if not isinstance(dataset, Stimuli):
-        _print_plain(console, f"left out: {federation.about['left_out'].rpartition('; ')[2]}")
-    write_text(
-        out, _experiment_text(replace(found, notes=notes), options, root, people, sizes, federation)
-    )
-    _print_plain(
+        print_plain(console, f"left out: {federation.about['left_out'].rpartition('; ')[2]}")
+    write_text(out, _experiment_text(found, options, root, people, sizes, federation))
+    print_plain(
         console,
         f"wrote {out}; it holds the people's names and the full path of their folder: look at it "
         "before you give it away",
     )
-    _print_plain(
+    print_plain(
         console, f"next: vergence data check {out}; vergence run {out} --out runs/{out.stem}"
     )
 
 
-def _print_plain(console: Console, text: str) -> None:
+def read_folder(
+    root: Path, sets: Sequence[str], console: Console
+) -> tuple[GazeFormat, Dataset, dict[str, Any], list[GazeTrack], str]:
+    """Detect the format of a folder's recordings, print it, and read everybody's gaze.
+
+    Returns:
+        The format, whose notes are what the user should check; the data set and its options;
+        everybody's gaze; and a sentence on what was left out.
+
+    Raises:
+        ConfigError: an option is missing or unfit.
+        DataError: the format is not known, or a file cannot be used.
+    """
+    if not root.is_dir():
+        raise DataError(f"{missing_folder(root)}: give the folder of the recordings")
+    given = _federation_options(sets)
+    found = find_format(root, given)
+    print_plain(console, f"format: {found.title}, {found.certainty} ({found.evidence})")
+    if (name := given.pop("name", found.data)) != found.data or "root" in given:
+        raise ConfigError(
+            f"{root} is read as '{found.data}' ({found.title}), not as '{name}': leave "
+            "federation.name and federation.root out; columns or a preset decide how it is read"
+        )
+    # With clip_s, samples begin where clips do.
+    stride = {} if "clip_s" in given else STRIDE
+    options = merge({"size": SIZE, **WINDOW, **stride, **found.options}, given)
+    dataset = record_from_table(find("data", found.data, Dataset), options, "federation")
+    tracks, left_out = read_tracks(dataset, root) or ([], "")
+    notes = {keys: note for keys, note in found.notes.items() if not _all_set(given, keys)}
+    shown = _whose_notes({(t.gaze.source, t.person) for t in tracks}, root)
+    shown += outside_notes(quality_of_people(tracks), found.data)
+    found = replace(found, notes={**notes, **{note: note for note in shown}})
+    return found, dataset, options, tracks, left_out
+
+
+def print_plain(console: Console, text: str) -> None:
+    """Print one line without markup, with control characters escaped."""
     # Names of files are untrusted text: neither markup nor control characters may act.
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
@@ -135,28 +148,6 @@ def _all_set(options: Mapping[str, Any], keys: str) -> bool:
     """Return whether all options of a text such as "columns.unit rate" are set."""
     flat = {f"columns.{key}" for key in options.get("columns", {})} | set(options)
     return all(key in flat for key in keys.split())
-
-
-def _read_people(
-    dataset: Dataset, kind: type[Dataset], root: Path, names: Collection[str] | None
-) -> tuple[list[GazeQuality], str, set[tuple[str, str]]]:
-    """Read the recordings of the named people, or of everybody.
-
-    Returns:
-        Each person's quality of gaze, a line on what was left out, and pairs of a table's path and
-        the person whose gaze it holds.
-    """
-    if isinstance(dataset, Stimuli):
-        trials, left_out = dataset.read(root)
-        trials = [trial for trial in trials if not names or trial.person in names]
-        return trial_quality(trials), left_out, {(str(t.rows.path), t.person) for t in trials}
-    if isinstance(dataset, GazeTable):
-        recordings, left_out = dataset.read(root)
-    else:
-        recordings = importlib.import_module(kind.__module__).recordings(root)
-        left_out = f"{len(recordings)} recordings read"
-    recordings = [r for r in recordings if not names or r.person in names]
-    return recording_quality(recordings), left_out, {(r.gaze.source, r.person) for r in recordings}
 
 
 def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
@@ -197,25 +188,22 @@ def _normalised_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]|(?<!\d)0+(?=\d)", "", name.lower())
 
 
-def _table(people: Sequence[GazeQuality], sizes: Mapping[str, tuple[int, int, int]]) -> Table:
-    names = (
-        "person",
-        "recordings",
-        "minutes",
-        "samples",
-        "valid",
-        "outside",
-        "gaps > 0.5 s",
-        "longest",
-        "train/val/test",
-    )
-    table = Table(*names)
+def people_table(
+    people: Sequence[GazeQuality], sizes: Mapping[str, tuple[int, int, int]] | None = None
+) -> Table:
+    """Return the table of people; `sizes` has their numbers of samples, None: without them."""
+    names = ["person", "recordings", "minutes", "samples", "valid", "outside", "gaps > 0.5 s"]
+    table = Table(*names, "longest", "Hz" if sizes is None else "train/val/test")
     for column in table.columns[1:]:
         column.justify = "right"
     for p in people:
-        cells = (f"{p.recordings}", f"{p.minutes:.1f}", f"{p.samples:,}", f"{p.valid:.1%}")
+        cells = (f"{p.recordings}", number(p.minutes, 1), f"{p.samples:,}", f"{p.valid:.1%}")
         gaps = (f"{p.outside:.1%}", f"{p.gaps}", f"{p.longest_gap_s:.1f} s")
-        parts = "/".join(map(str, sizes.get(p.person, "-")))
+        # Published fixations have no clock, so gaps between them are not known.
+        gaps = gaps if math.isfinite(p.minutes) else (gaps[0], DASH, DASH)
+        parts = number(p.rate_hz, 0)
+        if sizes is not None:
+            parts = "/".join(map(str, sizes.get(p.person, "-")))
         table.add_row(Text(printable(p.person)), *cells, *gaps, parts)
     return table
 
@@ -240,7 +228,7 @@ def _experiment_text(
     ]
     lines.append(f"Samples for training, validation and test: {sizes}".replace("'", ""))
     lines += [f"{key}: {federation.about[key]}" for key in ("split", "left_out")]
-    lines += [f"LOOK AT THIS: {note}" for note in source.notes]
+    lines += [f"LOOK AT THIS: {note}" for note in source.notes.values()]
     lines += [f"WARNING: {note}" for note in few_notes(sizes, source.data)]
     # A line break in a person's name would end the comment and smuggle TOML into the file.
     comments = "".join(f"# {printable(' '.join(line.split()))}\n" for line in lines)

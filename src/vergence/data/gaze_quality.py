@@ -1,19 +1,20 @@
-"""Quality of people's gaze recordings: minutes, samples, fraction of valid gaze, gaps.
+"""Quality of people's gaze recordings: minutes, valid gaze, gaps, sampling rate, offset, precision.
 
-Used by `cli.data_import`.
+Used by `cli.data_import`, `cli.data_look` and `reports.data_look`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from vergence.data.gaze_tracks import GazeTrack
 from vergence.data.gaze_video.gaze import Event
-from vergence.data.gaze_video.recording import Recording
-from vergence.data.saliency.stimuli import StimulusTrial
 
 GAP_S = 0.5
 """A stretch of more than this many seconds without a valid sample counts as a gap."""
@@ -41,6 +42,10 @@ class GazeQuality:
         gaps: number of stretches of more than `GAP_S` without a valid sample.
         longest_gap_s: length of the longest gap in seconds; 0 without gaps.
         recordings: number of recordings, or of trials on stimuli.
+        rate_hz: samples per second, from the median time between samples; NaN if there are no
+            times, or samples are whole fixations.
+        middle: median place (x, y) of valid gaze, fractions of the picture from its top-left
+            corner.
     """
 
     person: str
@@ -51,20 +56,58 @@ class GazeQuality:
     gaps: int
     longest_gap_s: float
     recordings: int
+    rate_hz: float = np.nan
+    middle: tuple[float, float] = (np.nan, np.nan)
 
 
-def recording_quality(recordings: Sequence[Recording]) -> list[GazeQuality]:
-    """Return each person's gaze quality over their recordings, for `vergence data import`."""
-    return _by_person(
-        (r.person, r.gaze.t_s, r.gaze.valid, r.gaze.event == Event.OUT_OF_RANGE) for r in recordings
+def quality_of_people(tracks: Iterable[GazeTrack]) -> list[GazeQuality]:
+    """Return each person's gaze quality over all of the person's tracks, sorted by names."""
+    by_person: dict[str, list[GazeTrack]] = {}
+    for track in tracks:
+        by_person.setdefault(track.person, []).append(track)
+    return [quality(own) for _, own in sorted(by_person.items())]
+
+
+def quality(tracks: Sequence[GazeTrack]) -> GazeQuality:
+    """Return the gaze quality over tracks of one person."""
+    every = [track.gaze for track in tracks]
+    samples = max(sum(map(len, every)), 1)
+    # Published fixations have no clock.
+    timed = all(track.lengths_s is None for track in tracks)
+    seconds = sum(float(np.ptp(g.t_s)) for g in every if len(g)) if timed else np.nan
+    lost = np.concatenate([gaps(g.t_s, g.valid)[1] for g in every])
+    places = np.concatenate([track.places[track.gaze.valid] for track in tracks])
+    outside = sum(int((g.event == Event.OUT_OF_RANGE).sum()) for g in every)
+    return GazeQuality(
+        *(tracks[0].person, seconds / 60, sum(map(len, every)), len(places) / samples),
+        *(outside / samples, len(lost), float(lost.max(initial=0.0)), len(tracks)),
+        rate_hz=median(np.array([track.rate_hz or np.nan for track in tracks])),
+        middle=(median(places[:, 0]), median(places[:, 1])),
     )
 
 
-def trial_quality(trials: Sequence[StimulusTrial]) -> list[GazeQuality]:
-    """Return each person's gaze quality over their trials, for `vergence data import`."""
-    return _by_person(
-        (t.person, t.rows.seconds(), t.shown, t.rows.valid & ~t.shown) for t in trials
-    )
+def offsets(tracks: Sequence[GazeTrack]) -> dict[str, tuple[float, float, int]]:
+    """Return how far each person's gaze lies from that of the others on the same pictures.
+
+    A picture's offset is the mean place of the person's gaze on it, minus the mean of the other
+    people's mean places. A person's offset is the mean over the pictures that others saw, too.
+
+    Returns:
+        For each person with such pictures: the offset to the right and down as fractions of the
+        picture, and the number of pictures.
+    """
+    rows = [
+        (track.key, track.person, *track.places[track.gaze.valid].mean(0))
+        for track in tracks
+        if track.picture is not None and track.gaze.valid.any()
+    ]
+    frame: Any = pd.DataFrame(rows, columns=["picture", "person", "x", "y"])
+    means = frame.groupby(["picture", "person"])[["x", "y"]].mean()
+    same = means.groupby("picture")
+    # Of a picture that one person saw, this is 0 / 0, which is no number.
+    others = (same.transform("sum") - means) / (same.transform("count") - 1)
+    apart = (means - others).dropna().groupby("person").agg(["mean", "count"])
+    return {str(p): (x, y, int(n)) for p, x, n, y, _ in apart.itertuples()}
 
 
 def outside_notes(people: Sequence[GazeQuality], data: str) -> list[str]:
@@ -96,31 +139,17 @@ def few_notes(sizes: Mapping[str, tuple[int, int, int]], data: str) -> list[str]
     ]
 
 
-def _by_person(
-    parts: Iterable[tuple[str, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]],
-) -> list[GazeQuality]:
-    by_person: dict[str, list[tuple[NDArray, NDArray, NDArray]]] = {}
-    for person, *arrays in parts:
-        by_person.setdefault(person, []).append((arrays[0], arrays[1], arrays[2]))
-    out = []
-    for person, own in sorted(by_person.items()):
-        lengths = [float(t[-1] - t[0]) if len(t) else 0.0 for t, _, _ in own]
-        samples = sum(len(t) for t, _, _ in own)
-        gaps = np.concatenate([_gaps(t, shown) for t, shown, _ in own])
-        valid, outside = (sum(int(part[i].sum()) for part in own) / max(samples, 1) for i in (1, 2))
-        longest = float(gaps.max()) if len(gaps) else 0.0
-        out.append(
-            GazeQuality(
-                person, sum(lengths) / 60, samples, valid, outside, len(gaps), longest, len(own)
-            )
-        )
-    return out
-
-
-def _gaps(t: NDArray[np.float64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
-    if not len(t):
-        return np.zeros(0)
+def gaps(
+    t: NDArray[np.float64], valid: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the starts and lengths of gaps in seconds, of samples at times `t`."""
     # First and last sample count as edges: a recording may begin or end without valid gaze.
     edges = np.concatenate([t[:1], t[valid], t[-1:]])
     between = np.diff(edges)
-    return between[between > GAP_S]
+    return edges[:-1][between > GAP_S], between[between > GAP_S]
+
+
+def median(values: NDArray[np.float64]) -> float:
+    """Return the median of the numbers among values; NaN if there are none."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else np.nan

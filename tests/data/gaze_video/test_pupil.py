@@ -11,6 +11,7 @@ from tests.data.footage import write_csv, write_video
 from vergence.data.gaze_video import pupil
 from vergence.data.gaze_video.gaze import Event
 from vergence.data.gaze_video.pupil import Pupil
+from vergence.data.io.delimited_text import read_table
 from vergence.data.io.video import Video
 from vergence.errors import DataError
 
@@ -364,3 +365,23 @@ def test_neon_of_two_parts_and_what_is_refused(tmp_path):
     (folder / "gaze ps2.time").write_bytes(ns[4:9].tobytes())
     with pytest.raises(DataError, match=r"gaze ps2: 6 records in \.raw, 5 in \.time"):
         pupil.read(folder)
+
+
+@pytest.mark.data
+def test_fixations_are_those_of_the_makers_table():
+    """Each row is a fixation, also where two follow one another without a sample between them.
+
+    The Player's table has start and duration; in the Cloud's export, a fixation begins and ends
+    with a sample of gaze.csv (a sample takes 4 ms).
+    """
+    for name, start, duration in (
+        ("invisible_player_clip", "start_timestamp", "duration"),
+        ("invisible_cloud", "start timestamp [ns]", "duration [ms]"),
+    ):
+        folder = research_data("pupil") / name
+        stated = read_table(folder / "fixations.csv", [start, duration], "fixations")
+        spans = pupil.read(folder)[0].fixations
+        assert len(spans) == len(stated)
+        lengths = 1e3 * np.diff(spans)[:, 0]
+        # The last one of the Cloud goes on after the last sample.
+        assert lengths[:-1] == pytest.approx(stated.floats(duration)[:-1], abs=9)

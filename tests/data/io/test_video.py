@@ -36,6 +36,15 @@ def test_every_frame_alone_and_all_together_with_and_without_seeking(tmp_path):
     assert [number(f) for f in video.frames([3, 3, 58])] == [3, 3, 58]
 
 
+def test_key_frames_are_before_the_times(tmp_path):
+    """The first of every 12 frames is a key frame: 5 is after 0, 15 after 12, 59 after 48."""
+    written = write_video(tmp_path / "a.mp4", np.arange(60) / 10, codec="libx264", bframes=2)
+    video = Video.open(written)
+    assert video.key_rows([0.5, 1.5, 5.9]).tolist() == [0, 12, 48]
+    with pytest.raises(DataError, match="outside the video"):
+        video.key_rows([7.0])
+
+
 def test_frames_are_resized(tmp_path):
     video = Video.open(write_video(tmp_path / "a.mp4", UNEVEN[:3]))
     assert (video.width, video.height) == (64, 48)

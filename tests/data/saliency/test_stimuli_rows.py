@@ -65,7 +65,7 @@ def place(options, x, y, media=MEDIA, screen=None, unit="px", names=None):
 
 @pytest.fixture(autouse=True)
 def size(monkeypatch):
-    monkeypatch.setattr(stimuli, "_size", lambda _: (200, 100))
+    monkeypatch.setattr(stimuli, "stimulus_size", lambda _: (200, 100))
 
 
 SCREEN = {"screen": (1000, 800)}

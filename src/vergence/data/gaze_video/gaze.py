@@ -14,6 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from vergence.errors import DataError
 
+HOLE_S = 0.075
+"""Longest time without gaze, in seconds, that does not end a fixation; blinks are longer."""
+NOTHING = np.zeros((0, 2))
+
 
 class Event(IntEnum):
     """Type of eye event, the same for all file formats."""
@@ -178,6 +182,29 @@ class Gaze:
 
     def _outside(self) -> NDArray[np.bool_]:
         return (self.x < 0) | (self.x > 1) | (self.y < 0) | (self.y > 1)
+
+
+def fixation_spans(
+    t_s: NDArray[np.float64],
+    event: NDArray[np.int8],
+    tracked: NDArray[np.bool_],
+    number: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the start and end of each fixation that a file states, in seconds, `[fixations, 2]`.
+
+    A fixation lasts from its first to its last sample. `number` holds the file's numbers of
+    fixations, NaN where it has none. Without numbers, samples of the event FIXATION are of one
+    fixation until a saccade comes, or gaze is lost for more than `HOLE_S`.
+    """
+    numbered = np.isfinite(number)
+    rows = np.flatnonzero(
+        tracked & ((event == Event.FIXATION) | ((event == Event.UNKNOWN) & numbered))
+    )
+    saccades = np.cumsum(event == Event.SACCADE)[rows]
+    ends = (np.diff(saccades) > 0) | (np.diff(t_s[rows]) > HOLE_S)
+    last = np.where(numbered[rows][1:], np.diff(number[rows]) != 0, ends)
+    edges = np.concatenate([[-1], np.flatnonzero(last), [len(rows) - 1]])
+    return np.stack([t_s[rows[edges[:-1] + 1]], t_s[rows[edges[1:]]]], 1) if len(rows) else NOTHING
 
 
 _FIELDS = ("t_s", "x", "y", "valid", "event", "confidence", "source_frame", "dt_ms")

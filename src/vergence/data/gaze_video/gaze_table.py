@@ -26,7 +26,7 @@ from vergence.core.federation import Dataset, Federation
 from vergence.data.gaze_video import aria, pupil, tobii
 from vergence.data.gaze_video.clip_cache import open_video
 from vergence.data.gaze_video.conditions import condition_names, with_path_conditions
-from vergence.data.gaze_video.gaze import Gaze
+from vergence.data.gaze_video.gaze import Gaze, fixation_spans
 from vergence.data.gaze_video.gaze_columns import (
     SECONDS,
     TICKS,
@@ -279,7 +279,11 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         # A table of several people or trials gives several recordings: each needs its own id.
         name = f"{name}/{person}" if rows.names.get("person") else name
         name = f"{name}/{trial}" if trial else name
-        made = Recording(name, person, gaze, video, times, conditions=rows.conditions)
+        made = Recording(
+            *(name, person, gaze, video, times),
+            conditions=rows.conditions,
+            fixations=fixation_spans(t_s, rows.event, rows.valid, rows.fixation),
+        )
         if SECONDS.get(rows.t_unit) == rows.scale and rows.t_unit != "datetime":
             check_time_unit(made, rows.t_unit)
         return made

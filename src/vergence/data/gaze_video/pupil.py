@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import parse_json
-from vergence.data.gaze_video.gaze import Event, Gaze
+from vergence.data.gaze_video.gaze import Event, Gaze, fixation_spans
 from vergence.data.gaze_video.recording import (
     Recording,
     WindowOptions,
@@ -113,12 +113,14 @@ def read_player(folder: Path, name: str, person: str) -> Recording:
     _need_frame_times(len(world), folder / "world_timestamps.csv")
     t = table.ticks("gaze_timestamp") - world[0]
     event: NDArray[np.int8] | Event = Event.UNKNOWN
+    fixations = None
     if (folder / "fixations.csv").is_file():
         spans = read_table(
             folder / "fixations.csv", ["start_timestamp", "duration"], "fixations.csv of Player"
         )
         start = spans.floats("start_timestamp") - world[0]
-        event = label_fixations(t, start, start + spans.floats("duration") / 1e3)
+        fixations = np.stack([start, start + spans.floats("duration") / 1e3], 1)
+        event = label_fixations(t, *fixations.T)
     confidence = table.floats("confidence")
     gaze = Gaze.build(
         str(path),
@@ -131,7 +133,8 @@ def read_player(folder: Path, name: str, person: str) -> Recording:
         source_frame=table.integers("world_index"),
         sort=True,
     )
-    return Recording(name, person, gaze, _scene_video(folder), world - world[0])
+    times = world - world[0]
+    return Recording(name, person, gaze, _scene_video(folder), times, fixations=fixations)
 
 
 def read_cloud(folder: Path, name: str, person: str) -> Recording:
@@ -154,22 +157,23 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
         tracked &= table.flags("worn")
     if "blink id" in table:
         tracked &= np.isnan(table.floats("blink id"))
-    event: NDArray[np.int8] | Event = Event.UNKNOWN
+    t_s = (table.integers("timestamp [ns]") - world[0]) * 1e-9
+    event, fixations = np.full(len(table), Event.UNKNOWN, np.int8), None
     if "fixation id" in table:
-        fixating = np.isfinite(table.floats("fixation id"))
-        event = np.where(fixating, Event.FIXATION, Event.SACCADE).astype(np.int8)
+        number = table.floats("fixation id")
+        event = np.where(np.isfinite(number), Event.FIXATION, Event.SACCADE).astype(np.int8)
+        fixations = fixation_spans(t_s, event, np.ones(len(table), bool), number)
     gaze = Gaze.build(
         str(path),
-        (table.integers("timestamp [ns]") - world[0]) * 1e-9,
+        t_s,
         table.floats("gaze x [px]") / width,
         table.floats("gaze y [px]") / height,
         tracked=tracked,
         event=event,
         sort=True,
     )
-    return Recording(
-        name, person, gaze, _scene_video(folder), (world - world[0]) * 1e-9, fov_deg=fov
-    )
+    times, video = (world - world[0]) * 1e-9, _scene_video(folder)
+    return Recording(name, person, gaze, video, times, fov_deg=fov, fixations=fixations)
 
 
 def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
@@ -193,10 +197,12 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
         blinks, _ = _stream(folder, "blinks", _parts(folder, "blinks"))
         tracked &= ~_inside_intervals(ns, blinks["start_timestamp_ns"], blinks["end_timestamp_ns"])
     event: NDArray[np.int8] | Event = Event.UNKNOWN
+    fixations_ns = None
     if (folder / "fixations.dtype").is_file():
         spans, _ = _stream(folder, "fixations", _parts(folder, "fixations"))
         spans = spans[spans["event_type"] == 1]
-        event = label_fixations(ns, spans["start_timestamp_ns"], spans["end_timestamp_ns"])
+        fixations_ns = np.stack([spans["start_timestamp_ns"], spans["end_timestamp_ns"]], 1)
+        event = label_fixations(ns, *fixations_ns.T)
     scenes = sorted(folder.glob("Neon Scene Camera v1 ps*.time"))
     if not scenes:
         raise DataError(
@@ -219,7 +225,8 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
         times = (frames - frames[0]) * 1e-9
         start = float(frames[0] - _read_records(scenes[0], np.dtype("<i8"))[0]) * 1e-9
         where = name if len(scenes) == 1 else f"{name}/{scene.stem.rsplit(' ', 1)[-1]}"
-        out.append(Recording(where, person, gaze, video, times, name, start))
+        fixations = None if fixations_ns is None else (fixations_ns - frames[0]) * 1e-9
+        out.append(Recording(where, person, gaze, video, times, name, start, fixations=fixations))
     return out
 
 

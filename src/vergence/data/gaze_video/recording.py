@@ -49,7 +49,9 @@ class Recording:
     `start_s` is the recording's start in its `session`, in seconds; a split in time keeps gaps
     between recordings of one session, too. `fov_deg` is the scene camera's horizontal field of
     view, or None if the files do not state it. `conditions` `[gaze samples, conditions]` holds the
-    words of conditions (see `data.gaze_video.conditions`), or is None.
+    words of conditions (see `data.gaze_video.conditions`), or is None. `fixations` `[n, 2]` are
+    start and end of the fixations that the maker's software found, on the clock of the gaze; None:
+    only the events of the gaze tell them.
     """
 
     id: str
@@ -62,6 +64,7 @@ class Recording:
     fov_deg: float | None = None
     container_clock: bool = False
     conditions: NDArray[np.str_] | None = None
+    fixations: NDArray[np.float64] | None = None
 
     def words_at(self, time_s: float) -> tuple[str, ...]:
         """Return the conditions at a time: those of the last gaze sample before, or the first."""

@@ -63,6 +63,14 @@ class Footage(ABC):
         frames are resized; default: as stored.
         """
 
+    def key_rows(self, times_s: ArrayLike) -> NDArray[np.int64]:
+        """Return the number of a frame near each time that is decoded without other frames.
+
+        Raises:
+            DataError: a time is outside the video.
+        """
+        return rows_at(self.times_s, times_s, str(self.path))
+
 
 @dataclass(frozen=True, eq=False)
 class Video(Footage):
@@ -152,6 +160,17 @@ class Video(Footage):
                 frame.
         """
         return rows_at(self.times_s, times_s, str(self.path))
+
+    def key_rows(self, times_s: ArrayLike) -> NDArray[np.int64]:
+        """Return the number of the key frame before each time."""
+        keys = []
+        with av.open(str(self.path)) as container:
+            stream = container.streams.video[0]
+            for pts in self.pts[self.rows_at(times_s)].tolist():
+                container.seek(pts, stream=stream)
+                keys.append(next(p.pts or 0 for p in container.demux(stream)))
+        # Where the index of the file leads past the time, the frame is a later one.
+        return np.minimum(np.searchsorted(self.pts, keys), len(self.pts) - 1)
 
     def frames(
         self, rows: Sequence[int] | None = None, width: int | None = None, height: int | None = None

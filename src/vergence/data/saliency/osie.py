@@ -139,13 +139,12 @@ class Osie(CheckedFolder, SplitOptions, Dataset):
         facts = self.facts
         folder = facts.sample if root is None else None
         folder = folder or data_folder(root, registry_name(self), facts.where)
-        table, totals = read_fixations(folder, facts)
-        _verify(table, totals, folder, facts)
+        table = self.fixations(folder)
         viewers = self._known_viewers(table)
         numbers, parts = self._split(np.unique(table["image"]))
-        files = self._files(folder, numbers)
+        files = self.picture_files(folder, numbers)
         frames = SharedRows(read_pictures(files, self.size, "images", facts.where), "frame_ids")
-        scored = self._scored(table) & np.isin(table["image"], numbers)
+        scored = self.scored(table) & np.isin(table["image"], numbers)
         points = _points({name: column[scored] for name, column in table.items()}, numbers, facts)
         people, empty = {}, 0
         for viewer in viewers:
@@ -165,15 +164,26 @@ class Osie(CheckedFolder, SplitOptions, Dataset):
         about = self._about(folder == facts.sample, parts, left_out)
         return Federation(registry_name(self), people, about)
 
+    def fixations(self, folder: Path) -> dict[str, np.ndarray]:
+        """Return the verified table of fixations in a folder; see `read_fixations`.
+
+        Raises:
+            DataError: the file is missing, truncated or of another version.
+        """
+        table, totals = read_fixations(folder, self.facts)
+        _verify(table, totals, folder, self.facts)
+        return table
+
     def _stimuli(self, folder: Path) -> Path:
         """Return the folder of pictures of the data set in `folder`."""
         return folder / "stimuli"
 
-    def _files(self, folder: Path, numbers: np.ndarray) -> list[Path]:
+    def picture_files(self, folder: Path, numbers: np.ndarray) -> list[Path]:
+        """Return the files of the pictures with these numbers."""
         stimuli = self._stimuli(folder)
         return [stimuli / self.facts.picture.format(number) for number in numbers]
 
-    def _scored(self, table: dict[str, np.ndarray]) -> np.ndarray:
+    def scored(self, table: dict[str, np.ndarray]) -> np.ndarray:
         """Return which fixations are scored, bool `[fixations]`."""
         # The first fixation of most sets is where the fixation cross was, not where the viewer
         # chose to look.
@@ -241,7 +251,7 @@ class Osie(CheckedFolder, SplitOptions, Dataset):
             table, _ = read_fixations(root, facts)
             lines += [compare(*line, where) for line in _counts(table, facts.totals)]
             _verify(table, facts.totals, root, facts)
-            files = self._files(root, np.unique(table["image"]))
+            files = self.picture_files(root, np.unique(table["image"]))
             read_pictures(files, (32, 24), "images", where)
             lines.append(Check("fixations and pictures", "readable", "readable", True))
         return lines

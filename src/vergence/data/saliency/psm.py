@@ -72,8 +72,9 @@ class Psm(Osie):
     def _stimuli(self, folder: Path) -> Path:
         return Path(data_path(self.pictures)) / "stimuli"
 
-    def _scored(self, table: dict[str, np.ndarray]) -> np.ndarray:
-        scored = super()._scored(table)
+    def scored(self, table: dict[str, np.ndarray]) -> np.ndarray:
+        """Return which fixations are scored, bool `[fixations]`."""
+        scored = super().scored(table)
         return scored if self.viewings is None else scored & np.isin(table["repeat"], self.viewings)
 
     def _about(

@@ -100,6 +100,12 @@ class StimulusTrial:
         inside = (self.x >= 0) & (self.x <= 1) & (self.y >= 0) & (self.y <= 1)
         return self.rows.valid & inside
 
+    def gaze(self) -> Gaze:
+        """Return the samples on the video's own clock, which begins with the first row."""
+        rows = self.rows
+        seen = {"tracked": rows.valid, "event": rows.event}
+        return Gaze.build(str(rows.path), rows.seconds("first"), self.x, self.y, **seen)
+
     def points(self, most: int) -> NDArray[np.float32]:
         """Return the fixations (x, y) `[n, 2]`, each the mean of its rows.
 
@@ -324,7 +330,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                 "the picture on the screen? fill it in, or set place"
             )
         if place == "picture" and unit != "deg" and self.offset is None:
-            return to_fractions(rows.x, rows.y, unit, _size(file), self.origin)
+            return to_fractions(rows.x, rows.y, unit, stimulus_size(file), self.origin)
         x, y = rows.x, rows.y
         if unit == "deg":
             if self.screen_cm is None or self.distance_cm <= 0:
@@ -353,7 +359,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         self, place: str, file: Path, screen: tuple[float, float]
     ) -> tuple[float, float, float, float]:
         """Return left, top, width and height of a picture on the screen, in pixels."""
-        width, height = self.shown_size or _size(file)
+        width, height = self.shown_size or stimulus_size(file)
         if self.offset is not None:
             return *self.offset, width, height
         if place == "fit":
@@ -432,22 +438,10 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         for person, trials in by_person.items():
             own: list[list[GazeWindow]] = [[], [], []]
             for trial in trials:
-                # A video's trial on the video's own clock: it begins with the first row that names
-                # it.
-                gaze = Gaze.build(
-                    str(trial.rows.path),
-                    trial.rows.seconds("first"),
-                    trial.x,
-                    trial.y,
-                    tracked=trial.rows.valid,
-                    event=trial.rows.event,
-                )
+                name = f"{trial.person} on {trial.stimulus.name}"
+                own_gaze, words = trial.gaze(), trial.rows.conditions
                 recording = Recording(
-                    f"{trial.person} on {trial.stimulus.name}",
-                    trial.person,
-                    gaze,
-                    trial.stimulus,
-                    conditions=trial.rows.conditions,
+                    name, trial.person, own_gaze, trial.stimulus, conditions=words
                 )
                 recorded[id(recording)] = recording
                 own_windows = cut_windows(recording, footage[trial.stimulus], options)
@@ -491,7 +485,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             with out.reading("stimuli"):
                 files = sorted({trial.stimulus for trial in trials})
                 for path in files:
-                    _size(path)
+                    stimulus_size(path)
                 out.append(Check("stimuli", f"{len(files):,}", "readable", True))
         return out
 
@@ -543,7 +537,7 @@ class _StimulusFiles:
 
 
 @lru_cache(maxsize=4096)
-def _size(path: Path) -> tuple[int, int]:
+def stimulus_size(path: Path) -> tuple[int, int]:
     """Return width and height of a picture or video file, in pixels."""
     if path.suffix.lower() in VIDEOS:
         footage = open_video(path)
@@ -561,7 +555,7 @@ def _whole_media(media: NDArray[np.float64], file: Path) -> NDArray[np.float64]:
     own = np.isin(media[:, 2], tuple(OWN_SIZE.values()))
     if not own.any():
         return media
-    out, size = media.copy(), np.array(_size(file), np.float64)
+    out, size = media.copy(), np.array(stimulus_size(file), np.float64)
     out[own, 2:] = size
     out[media[:, 2] == OWN_SIZE["CENTER"], :2] -= size / 2
     return out
