@@ -30,7 +30,7 @@ ANSWER := import signal, urllib.request as r; signal.alarm(3); r.urlopen("$(CPU)
 	@touch .venv/demo
 
 .venv/done: .venv/demo papers/pyproject.toml
-	$(PIP) -e ".[dev,deploy,dp,cluster,mlflow]"
+	$(PIP) -e ".[dev,deploy,dp,cluster,look,mlflow]"
 	$(PIP) -e ./papers
 	# Reads VRS files; its viewer and notebooks (224 MB of dependencies) are not needed for that.
 	$(PIP) --no-deps projectaria-tools
