@@ -110,7 +110,7 @@ GROUPS = (
         "data",
         "vergence.cli.data:data",
         "Data sets: what there is, whether yours is whole, how people's data differ.",
-        ("list", "import", "check", "skew", "partition", "patches"),
+        ("list", "import", "look", "check", "skew", "partition", "patches"),
     ),
     Command(
         "study",

@@ -1,4 +1,4 @@
-"""`vergence data`: data sets listed and checked, skew and partitions shown, eye patches cut.
+"""`vergence data`: data sets listed, shown and checked, skew and partitions, eye patches cut.
 
 Used by `cli.commands`.
 """
@@ -53,6 +53,26 @@ def import_data(
 
 @data.command
 @ask_for_trust
+def look(
+    target: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")] = Path("look.html"),
+    set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+) -> None:
+    """Look at people's gaze or eye images before a model sees them: one page with pictures.
+
+    Args:
+        target: a folder of recordings, or an experiment file (.toml).
+        out_: the page (.html), which needs no network; an older one is replaced.
+        set_: `federation.key=value`, for what the files do not say; may be given several times.
+    """
+    from vergence.cli.data_look import look as look_at
+
+    look_at(target, out_, set_, out)
+
+
+@data.command
+@ask_for_trust
 def check(name: str, *, root: str | None = None) -> None:
     """Count and verify a data set's files; say what is missing and where a licence holder gets it.
 
@@ -60,9 +80,9 @@ def check(name: str, *, root: str | None = None) -> None:
         name: a data set (see `vergence data list`), or an experiment file (.toml) with its options.
         root: its folder; relative to the working directory, else to VERGENCE_DATA.
     """
-    from vergence.cli.data_check import check as look
+    from vergence.cli.data_check import check as run_checks
 
-    failed = look(name, root, out)
+    failed = run_checks(name, root, out)
     if failed:
         from vergence.errors import DataError
 

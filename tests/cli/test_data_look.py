@@ -1,0 +1,199 @@
+"""`vergence data look`: numbers against counts by hand, pictures, refusals, and hostile names."""
+
+import csv
+import gzip
+import html
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from tests.cli.commands import SEVERAL, vergence, write
+from tests.data.fabricated_exports import EXPORTS
+from vergence.data.saliency.osie import SAMPLE
+
+EXPERIMENT = """
+task       = { name = "TASK" }
+model      = { name = "MODEL" }
+federation = { FEDERATION }
+method     = "fedavg"
+local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def without_library(monkeypatch):
+    """Most tests are about what needs no library; those with it are in tests/data."""
+    monkeypatch.setitem(sys.modules, "pymovements", None)
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
+def looked(tmp_path, target, *args):
+    """The command, and the text of its page."""
+    out = tmp_path / "look.html"
+    answer = vergence("data", "look", target, "--out", out, *args)
+    assert answer.code == 0, answer.err
+    return answer.out, out.read_text(encoding="utf-8")
+
+
+def table(page, caption):
+    """Rows of the page's table below a caption or heading, as texts of cells."""
+    (text,) = re.findall(rf'id="{caption}".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
+    cells = re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
+    return [[html.unescape(c) for c in cells.findall(row)] for row in text.split("</tr>")][:-1]
+
+
+def counted(t, valid, outside=None):
+    """Cells of one person's row by hand: minutes, samples, Hz, valid, outside, gaps, longest."""
+    t, valid = np.asarray(t), np.asarray(valid)
+    outside = np.zeros(len(t), bool) if outside is None else outside
+    between = np.diff([t[0], *t[valid], t[-1]])
+    lost = between[between > 0.5]
+    shares = (f"{100 * part.mean():.1f}%" for part in (valid, outside))
+    longest = f"{max(lost, default=0):.1f} s"
+    hz = f"{1 / np.median(np.diff(t)):.0f}"
+    return [f"{(t[-1] - t[0]) / 60:.1f}", f"{len(t)}", hz, *shares, f"{len(lost)}", longest]
+
+
+def test_pupil_folder(tmp_path):
+    root = tmp_path / "data"
+    EXPORTS["pupil_player"](root)
+    path = root / "p1" / "exports" / "000" / "gaze_positions.csv"
+    lines = path.read_text().splitlines()
+    # A gap of two seconds: rows are gone, as trackers leave them out.
+    path.write_text("\n".join(lines[:200] + lines[240:]) + "\n")
+    text, page = looked(tmp_path, root)
+    assert "format: Pupil Player export" in text
+    rows = csv.DictReader(path.read_text().splitlines())
+    rows = sorted(rows, key=lambda row: float(row["gaze_timestamp"]))
+    t = np.array([float(row["gaze_timestamp"]) for row in rows])
+    valid = np.array([float(row["confidence"]) >= 0.6 for row in rows])
+    (first, second) = table(page, "people")
+    assert first[:2] == ["p1", "1"]
+    assert first[2:9] == counted(t, valid)
+    assert first[7:9] == ["1", "2.0 s"]
+    assert second[7:9] == ["0", "0.0 s"]
+    assert "2 recordings read, 2 people" in page
+    # 36 fixations of 980 ms stand in the maker's table.
+    assert table(page, "fixations")[0][:4] == ["p1", "the maker's", "36", "980 ms"]
+    assert page.count('class="lost"') == 1
+    assert page.count("data:image/jpeg") == 2 * 4
+
+
+def test_tobii_folder(tmp_path):
+    root = tmp_path / "data"
+    EXPORTS["tobii_glasses3"](root)
+    text, page = looked(tmp_path, root)
+    (path,) = root.glob("p1/*/gazedata.gz")
+    entries = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    gaze = [entry for entry in entries if entry["type"] == "gaze"]
+    t = [entry["timestamp"] for entry in gaze]
+    assert table(page, "people")[0][2:9] == counted(t, ["gaze2d" in e["data"] for e in gaze])
+    assert "no fixations by a library: the detection of fixations needs pymovements" in text
+    assert "pip install 'vergence[look]'" in html.unescape(page)
+    assert "<td>I-" not in page
+
+
+def test_eyelink_folder(tmp_path):
+    """Samples are lines that begin with a number, from the message that loads the picture on."""
+    root = tmp_path / "data"
+    EXPORTS["eyelink_asc"](root)
+    text, page = looked(tmp_path, root)
+    minutes, valid, fixations = 0.0, [], []
+    for trial in (root / "p1.asc").read_text().split("TRIALID")[2:]:
+        lines = trial.split("IMGLOAD")[1].splitlines()
+        samples = [line.split() for line in lines if line[:1].isdigit()]
+        minutes += (float(samples[-1][0]) - float(samples[0][0])) / 6e4
+        valid += [words[1] != "." for words in samples]
+        fixations += [line for line in lines if line.startswith("EFIX")]
+    row = table(page, "people")[0]
+    assert row[1:4] == ["8", f"{minutes:.1f}", str(len(valid))]
+    assert row[5] == f"{100 * np.mean(valid):.1f}%"
+    assert table(page, "fixations")[0][2] == str(len(fixations)) == "16"
+    assert "left out: p1_log.txt, p2_log.txt, participants.csv (no gaze)" in page
+    assert "left out: p1_log.txt, p2_log.txt, participants.csv (no gaze)" in text
+    assert page.count(", 2 viewings</figcaption>") == 8
+
+
+def test_published_fixations(tmp_path):
+    """Of OSIE's packaged pictures: fixations after the first, their lengths, and no clock."""
+    federation = 'name = "osie", viewers = [3, 5]'
+    text = EXPERIMENT.replace("TASK", "gaze_map").replace("FEDERATION", federation)
+    text = text.replace('"MODEL"', '"glc_features", grid = [30, 40], width = 32')
+    _, page = looked(tmp_path, write(tmp_path, text, "osie.toml"))
+    with np.load(SAMPLE / "fixations.npz") as published:
+        viewer, order = published["viewer"], published["order"]
+        lengths, x = published["duration_ms"], published["x"]
+    own = (viewer == 3) & (order >= 1)
+    row = table(page, "fixations")[0]
+    assert row[:3] == ["v03", "the maker's", f"{own.sum():,}"]
+    assert row[3] == f"{np.median(lengths[own]):.0f} ms"
+    assert table(page, "people")[0][3].split(",")[0] == f"{100 * np.median(x[own]):.0f}"
+    assert "samples per second" not in page
+    assert "Without those of a library" not in page
+
+
+def test_eye_images(tmp_path):
+    federation = 'name = "eye_synthetic", people = 3, size = "9x15"'
+    text = EXPERIMENT.replace("TASK", "gaze_angle").replace("MODEL", "small_eye")
+    path = write(tmp_path, text.replace("FEDERATION", federation), "eyes.toml")
+    answer, page = looked(tmp_path, path)
+    from vergence.experiment.schema import load
+
+    people = load(path).dataset.load(None).people
+    (name, parts) = next(iter(people.items()))
+    every = np.concatenate([part.columns["gaze"].numpy() for part in vars(parts).values()])
+    low, high = np.percentile(np.degrees(every[:, 1]), (5, 95))
+    row = table(page, "people")[0]
+    yaw = f"{low:.1f} to {high:.1f}".replace("-", "−")
+    assert row[:3] == [name, f"{len(every):,}", yaw]
+    assert yaw in answer
+    assert page.count("data:image/jpeg") == 2 * 3
+
+
+HOSTILE = "<img src=x onerror=alert(1)>&\u202e"
+
+
+def test_hostile_names_stay_text_and_nothing_is_fetched(tmp_path):
+    root = tmp_path / "data"
+    EXPORTS["pupil_neon"](root)
+    (root / "p1").rename(root / HOSTILE)
+    text, page = looked(tmp_path, root)
+    assert "<img" not in page
+    assert "onerror=alert(1)&gt;" in page
+    assert "\u202e" not in page + text
+    assert not re.search(r"https?:|//[a-z]|@import|url\(|<link|<script|<iframe", page)
+    assert set(re.findall(r'(?:src|href)="([^"]{0,11})', page)) == {
+        "data:image/",
+        *("#left_out", "#people", "#fixations", "#pictures", "#recordings"),
+    }
+    assert "Content-Security-Policy\" content=\"default-src 'none'; img-src data:" in page
+
+
+def test_wide_tables_scroll_and_do_not_widen_the_page(tmp_path):
+    root = tmp_path / "data"
+    EXPORTS["gazepoint"](root)
+    _, page = looked(tmp_path, root)
+    boxes = re.findall(r'<div class="scroll"[^>]*><table>', page)
+    assert len(boxes) == page.count("<table") == 2
+    assert 'name="viewport" content="width=device-width' in page
+
+
+def test_settings_that_files_do_not_state(tmp_path):
+    root = tmp_path / "data"
+    EXPORTS["imotions"](root)
+    vergence("data", "look", root, "--out", tmp_path / "l.html").complains(2, "screen")
+    _, page = looked(tmp_path, root, "--set", "federation.screen=[1280,1024]")
+    assert len(table(page, "people")) == 2
+
+
+def test_refusals(tmp_path):
+    out = ("--out", tmp_path / "l.html")
+    vergence("data", "look", write(tmp_path, SEVERAL), *out).complains(3, "toy", "x, y", "gaze")
+    (tmp_path / "notes").mkdir()
+    vergence("data", "look", tmp_path / "notes", *out).complains(3, "holds no gaze")
+    vergence("data", "look", tmp_path / "none", *out).complains(2, "neither a folder", ".toml")
+    vergence("data", "look", tmp_path, "--out", tmp_path / "l.txt").complains(2, ".html")
+    assert not (tmp_path / "l.html").exists()
