@@ -229,11 +229,15 @@ def ended(number: int) -> bool:
 
 @contextmanager
 def deployed(
-    folder: Path, table: Mapping[str, Any] = TABLE, roles: Sequence[str] = (), **settings: Any
+    folder: Path,
+    table: Mapping[str, Any] = TABLE,
+    roles: Sequence[str] = (),
+    kind: type[Deployment] = Deployment,
+    **settings: Any,
 ) -> Iterator[Deployment]:
     """Give a deployment; every process is ended with this block."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = Deployment(folder, table, roles, **settings)
+    made = kind(folder, table, roles, **settings)
     try:
         yield made
     finally:

@@ -1,5 +1,6 @@
 """What `deploy init` writes, the gate, and what is refused with which words."""
 
+import os
 import shutil
 import stat
 import subprocess
@@ -12,6 +13,7 @@ from cryptography import x509
 from tests.drills.test_three_roles import SPLIT
 from vergence.deployment import folder_setup, folders, launcher
 from vergence.deployment.folders import (
+    EVENTS,
     ClientSide,
     LogTail,
     ServerSide,
@@ -175,6 +177,9 @@ def test_a_tail_shows_whole_new_lines(made):
     tell(made, "three")
     assert tail.lines() == ["one two", "three"]
     assert tail.lines() == []
+    os.truncate(made / EVENTS, 0)  # as logrotate does with copytruncate
+    tell(made, "new")
+    assert tail.lines() == ["new"]
 
 
 def test_nobody_waits_for_a_revoked_client(made):

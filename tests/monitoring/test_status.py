@@ -270,6 +270,32 @@ def test_the_server_answers_this_machine_and_only_looks(asked):
         assert ask(host=host)[0].status == 200
 
 
+def test_programs_that_watch_get_health_and_numbers_without_names(asked, monkeypatch):
+    ask, _, _ = asked
+    answer, body = ask("/metrics")
+    assert (answer.status, answer.getheader("Content-Type").startswith("text/plain")) == (200, True)
+    lines = [line for line in body.splitlines() if not line.startswith("#")]
+    numbers = {name: float(value) for name, _, value in (x.rpartition(" ") for x in lines)}
+    now = json.loads(ask("/status.json")[1])
+    for each in now["runs"]:
+        method = f'method="{each["label"]}"'
+        assert numbers[f"vergence_rounds_done{{{method}}}"] == each["done"]
+        counted = sum(person["counted"] for person in each["people"])
+        assert numbers[f'vergence_turns{{{method},outcome="counted"}}'] == counted
+        assert not any(person["name"] in body for person in each["people"])
+    assert numbers["vergence_running"] == 0
+    assert len(numbers) == len(lines)
+    # Each metric's type stands once, before all its numbers, as the format asks.
+    types = [line.split()[2] for line in body.splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len({*types})
+    answer, body = ask("/health")
+    assert answer.status == 503
+    assert "no process works on" in body
+    monkeypatch.setattr("vergence.monitoring.status.lock_owner", lambda _: 42)
+    assert ask("/metrics")[1].splitlines()[1] == "vergence_running 1"
+    assert (ask("/health")[0].status, ask("/health")[1]) == (200, "ok\n")
+
+
 def test_the_server_draws_what_is_new(asked, monkeypatch):
     ask, out, server = asked
     drawn = []

@@ -206,6 +206,24 @@ def status(folder: Path, *, lines: int = 10) -> None:
 
 
 @deploy.command
+def renew(folder: Path) -> None:
+    """Make a new certificate for a stopped server; clients then need its new ca.crt.
+
+    Args:
+        folder: DIR/server.
+    """
+    from vergence.deployment.launcher import renew as make
+
+    make(folder)
+    out.print(
+        f"copy {folder / 'ca.crt'} into each client's and aggregator's folder, over a channel on "
+        "which nobody can replace it; then `vergence deploy serve` and `join` again",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+@deploy.command
 def revoke(folder: Path, client: str) -> None:
     """Take a client's key away: from now on the server refuses everything it sends.
 

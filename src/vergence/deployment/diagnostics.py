@@ -5,19 +5,26 @@ Used in `cli` and `deployment`.
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import socket
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from vergence.deployment import folders
 from vergence.errors import ConfigError, StateError
 
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 """Addresses on which a server listens: only for its own machine, or for all machines."""
+LOOPBACK = ("127.0.0.1", "localhost")
+"""Hosts that are reached without a proxy."""
 AGAIN = 3.0
 """Seconds between two attempts to reach a server."""
 SOON = timedelta(days=30)
@@ -35,7 +42,7 @@ FINAL = ("was revoked", "is not this server's")
 UNFIT = {
     9: "is not valid yet: this machine's clock is behind, or the server's was ahead at `deploy "
     "init`",
-    10: "has expired, or this machine's clock is ahead: a new `deploy init` makes a new one",
+    10: "has expired, or this machine's clock is ahead: `deploy renew` makes a new one",
     62: "is made out to another address: `deploy init --address` says which",
     64: "is made out to another address: `deploy init --address` says which",
 }
@@ -104,13 +111,14 @@ def check_certificate(folder: Path) -> None:
     remaining = end - datetime.now(UTC)
     if remaining < timedelta(0):
         raise StateError(
-            f"{file} expired on {end:%Y-%m-%d}, or this machine's clock is ahead; a "
-            "new `vergence deploy init` makes a new one for all"
+            f"{file} expired on {end:%Y-%m-%d}, or this machine's clock is ahead; `vergence "
+            "deploy renew` makes a new one"
         )
     if remaining < SOON:
         folders.tell(
             folder,
-            f"the certificate expires on {end:%Y-%m-%d}; from then on no client connects",
+            f"the certificate expires on {end:%Y-%m-%d}; from then on no client connects: "
+            "`vergence deploy renew` makes a new one",
             "warning",
         )
 
@@ -142,7 +150,7 @@ def wait_for_server(
     context = None if root is None else client_context(root)
     while True:
         try:
-            with socket.create_connection((host, port), 5) as plain:
+            with closing(connected(host, port)) as plain:
                 if context is None:
                     ask_without_tls(plain, address)
                 else:
@@ -168,6 +176,27 @@ def wait_for_server(
             last_reason = reason
             on_line()
         time.sleep(AGAIN)
+
+
+def connected(host: str, port: int) -> socket.socket:
+    """Return a connection, through the proxy in HTTPS_PROXY unless NO_PROXY names the host.
+
+    Raises:
+        OSError: the host, or the proxy, cannot be reached, or the proxy refuses.
+    """
+    proxy = urlsplit(getproxies().get("https", ""))
+    if not proxy.hostname or host in LOOPBACK or proxy_bypass(host):
+        return socket.create_connection((host, port), 5)
+    tunnel = HTTPConnection(proxy.hostname, proxy.port or 80, timeout=5)
+    words = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}"
+    login = f"Basic {base64.b64encode(words.encode()).decode()}"
+    tunnel.set_tunnel(host, port, {"Proxy-Authorization": login} if proxy.username else {})
+    try:
+        tunnel.connect()
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(f"the proxy {proxy.hostname}:{proxy.port or 80} says: {reason}") from None
+    return tunnel.sock
 
 
 def client_context(root: Path) -> ssl.SSLContext:

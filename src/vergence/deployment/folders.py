@@ -256,6 +256,9 @@ class LogTail:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
+            # A program that rotates logs has emptied the file: what came since is all new.
+            if os.fstat(file.fileno()).st_size < self.offset:
+                self.offset = 0
             file.seek(self.offset)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import getproxies
 
 from rich.console import Console
 
@@ -24,6 +25,7 @@ from vergence.deployment import folders
 from vergence.deployment.diagnostics import (
     AGAIN,
     FINAL,
+    LOOPBACK,
     check_certificate,
     check_port,
     free_port,
@@ -64,9 +66,13 @@ class ProcessGroup:
 
         self.folder, self.children, self.begins = folder, {}, {}
         (folder / "log").mkdir(exist_ok=True)
+        direct = (getproxies().get("no"), *LOOPBACK)
         self.environment = {
             **os.environ,
             **ENVIRONMENT,
+            # Programs of this machine speak with each other, and never through a proxy. Both
+            # spellings are read.
+            **dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(filter(None, direct))),
             FOLDER: str(folder.resolve()),
             "FLWR_HOME": str((folder / "flower").resolve()),
             # Sums over several threads come in another order: results must not depend on cores.
@@ -426,6 +432,23 @@ def served_to_end(group: ProcessGroup, tail: folders.LogTail, out: Console) -> b
                 raise StateError(line_of(group.last(name)).removeprefix("vergence: "))
         time.sleep(0.5)
     return False
+
+
+def renew(folder: Path) -> None:
+    """Make a new authority and a new certificate for the server in a folder.
+
+    Raises:
+        StateError: the folder is not a server's, or its server is running.
+    """
+    from vergence.core.files import saving
+    from vergence.deployment.keys import make_certificates
+
+    side = folders.settings(folder, ServerSide)
+    folders.refuse_running(folder)
+    host, _ = host_and_port(side.address)
+    with saving(folder):
+        make_certificates(folder, host)
+    folders.tell(folder, "a new certificate; clients need the new ca.crt", "renewed")
 
 
 def revoke(folder: Path, client: str) -> None:

@@ -24,6 +24,7 @@ from vergence.core.files import write_text
 from vergence.errors import StateError, VergenceError
 from vergence.monitoring import terminal as text
 from vergence.monitoring.method_progress import Curve, MethodProgress
+from vergence.monitoring.metrics import as_metrics, health
 from vergence.monitoring.status import SHOWN, Status, reasons, silent_first, status
 from vergence.results.figure_style import COLOURS, MUTED, SPARE, canvas, inline, styled
 from vergence.results.layout import METHOD_NAMES, metric_name
@@ -256,19 +257,21 @@ class _Handler(BaseHTTPRequestHandler):
         makers: dict[str, tuple[str, Callable[[], str]]] = {
             "/": ("text/html", home.page),
             "/status.json": ("application/json", lambda: text.as_json(status(home.folder))),
+            "/metrics": ("text/plain; version=0.0.4", lambda: as_metrics(status(home.folder))),
+            "/health": ("text/plain", lambda: health(status(home.folder))),
         }
         # DNS rebinding: a foreign site can make its own name lead to this address, and a browser
         # would let it read the answer. The Host header still holds the foreign name.
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
             self.answer(403, "text/plain", "only for this machine: use http://127.0.0.1\n")
         elif self.path not in makers:
-            self.answer(404, "text/plain", "there are / and /status.json\n")
+            self.answer(404, "text/plain", f"there are {', '.join(makers)}\n")
         else:
             kind, make = makers[self.path]
             try:
                 self.answer(200, kind, make())
             except VergenceError as error:
-                self.answer(500, "text/plain", f"{error}\n")
+                self.answer(503 if self.path == "/health" else 500, "text/plain", f"{error}\n")
             # A file caught in the middle of a change: the next look may be good, and the server
             # must live to give it.
             except Exception as error:
