@@ -140,7 +140,7 @@ GROUPS = (
         "deploy",
         "vergence.cli.deploy:deploy",
         "Run an experiment on many machines: a server and its clients.",
-        ("init", "app", "key", "serve", "join", "status", "revoke", "stop"),
+        ("init", "app", "key", "serve", "join", "status", "renew", "revoke", "stop"),
     ),
 )
 
