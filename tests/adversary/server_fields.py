@@ -55,6 +55,7 @@ _MESSAGES: Mapping[type, Mapping[str, ServerField]] = {
         pad_key=SIGNED,
         signature="checked by who is shown it, and everybody signs whose keys it was shown",
         promise="signed by its sender, and checked against the number that is revealed",
+        books="signed by its sender, and compared with what was remembered of it",
     ),
     shares.Opening: _of(
         "agreed",
@@ -70,6 +71,7 @@ _MESSAGES: Mapping[type, Mapping[str, ServerField]] = {
         to=SIGNED,
         box="signed, and opens only with the keys of this attempt",
         signature="checked; who sent a part that is not right is left out",
+        books="signed by its sender, and compared with what was remembered of it",
     ),
     shares.HeldParts: _of(
         "agreed",

@@ -3,13 +3,14 @@
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,20 +18,29 @@ import torch
 
 from tests.adversary.lies import circle, method, opened, question, turn, turns
 from tests.adversary.test_evaluations_of_any_model import evaluation
+from tests.privacy.sums import ends
 from vergence.core.local_training import LocalTraining
 from vergence.core.messages import Message
 from vergence.core.params import Params
 from vergence.core.serialization import pack, unpack
 from vergence.deployment import launcher
+from vergence.deployment.client_node import ClientNode
 from vergence.deployment.folders import ClientSide, write_settings
-from vergence.deployment.protocol import ClientRequest
+from vergence.deployment.protocol import ClientRequest, unframed
+from vergence.deployment.secure_sum_client import MarkedContributions
 from vergence.deployment.teacher_quota import FILE, TeacherQuota
 from vergence.engine.plan import Plan
+from vergence.engine.secure_sum_attempts import SumAnswer
+from vergence.engine.secure_sum_attempts import hold as hold_protocol
+from vergence.engine.secure_sums import SERVER
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import SecureAggregationConfig, UserLevelConfig
 from vergence.privacy.folder_marks import FolderMark, RolledBack, state_folder
 from vergence.privacy.release_log import FOLDER, Release, ReleaseLog
-from vergence.privacy.secure_aggregation.session import Invitation
+from vergence.privacy.secure_aggregation.additive_messages import SharePart
+from vergence.privacy.secure_aggregation.pairwise_messages import Advert, Roster, view_digest
+from vergence.privacy.secure_aggregation.relay import Coordinator
+from vergence.privacy.secure_aggregation.session import NO_BOOKS, Invitation, UsedContributions
 from vergence.studies.sweep_budget import Spendings
 
 SGD = LocalTraining(optimizer="sgd", epochs=1, batch=8, lr=0.05)
@@ -104,8 +114,18 @@ def story(tmp_path_factory):
     made.ask = ask
     made.run_rounds(rounds=2)
     shutil.copytree(made.place(VICTIM), root / "end")
-    made.ask = real
-    return SimpleNamespace(root=root, made=made, asked=turns(made, 1), first=turns(made, 0))
+    # What an honest server opened: of a copy, as whoever repeats a sum has more entries.
+    shutil.copytree(root / "run", root / "honest")
+    again, honest = circle(method("scaffold", SGD), root / "honest", PEOPLE), {}
+    again.plan = made.plan
+    for at in (0, 1):
+        asked = turns(made, at)
+        with suppress(StateError):
+            stamps = {client: request.stamp for client, request in asked.items()}
+            honest[at] = opened(again, asked[VICTIM].message, stamps)[1].words
+    return SimpleNamespace(
+        root=root, made=made, asked=turns(made, 1), first=turns(made, 0), honest=honest
+    )
 
 
 @pytest.fixture
@@ -139,10 +159,7 @@ def gains(story, made):
     for asked in (story.asked, story.first):
         message = asked[VICTIM].message
         stamps = {client: request.stamp for client, request in asked.items()}
-        try:
-            honest = opened(story.made, message, stamps)[1].words
-        except StateError:
-            honest = None
+        honest = story.honest.get(message.round)
         other = replace(message, trees={n: t * 1.5 for n, t in message.trees.items()})
         tries = [(message, state) for state in states] + [(other, None)]
         for at, (said, state) in enumerate(tries):
@@ -187,11 +204,203 @@ COPIES = [
 """Before which request files were copied, and which files; they are put back after the run."""
 
 
-def test_a_copy_would_open_one_persons_words(story, later):
-    """Without marks: this is what a mark is for."""
+def test_a_copy_would_open_one_persons_words(story, later, monkeypatch):
+    """Without marks, and others who remember: this is what both are for."""
     put_back(story, later, "turn 1", ALL)
     later.identity = lambda client=None: replace(type(later).identity(later, client), mark=None)
+    assert gains(story, later) == []
+    monkeypatch.setattr(MarkedContributions, "compare", UsedContributions.compare)
     assert gains(story, later)
+
+
+@pytest.mark.parametrize(("moment", "files"), COPIES)
+def test_a_lying_server_and_a_copy_open_nothing_on_another_machine(moment, files, story, later):
+    """Which has no mark, and whose owner lets the copy go on: the other clients remember."""
+    put_back(story, later, moment, files)
+    mark = later.identity(VICTIM).mark
+    mark.path.unlink()
+    if mark.ends():
+        with suppress(RolledBack):  # a record without a ledger is an aggregator's
+            mark.accept()
+    assert gains(story, later) == []
+
+
+def test_others_say_whose_folder_went_back(story, later):
+    put_back(story, later, "turn 1", ALL)
+    later.identity(VICTIM).mark.path.unlink()
+    later.identity(VICTIM).mark.accept()
+    turn(later, VICTIM, replace(story.asked[VICTIM], stamp="1.7", file=None))
+    stamps = {client: request.stamp for client, request in story.asked.items()}
+    with pytest.raises(StateError, match=rf"books: the folder of '{VICTIM}' went back") as refused:
+        opened(later, story.asked[VICTIM].message, {**stamps, VICTIM: "1.7"})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_server_does_not_change_what_a_client_says_of_its_books(story, later, monkeypatch):
+    """It puts in what the others remember of this client."""
+    known = json.loads((later.place("p01") / "sum.peers").read_text())["run"][VICTIM]
+    put_back(story, later, "turn 1", ALL)
+    later.identity(VICTIM).mark.path.unlink()
+    later.identity(VICTIM).mark.accept()
+    turn(later, VICTIM, replace(story.asked[VICTIM], stamp="1.7", file=None))
+    stamps = {client: request.stamp for client, request in story.asked.items()}
+    real = ClientNode.answer
+
+    def answer(self, data, attachment=b""):
+        request = unpack(data, ClientRequest)
+        if isinstance(request.sum_message, Roster):
+            books = (known[0], known[1], bytes.fromhex(known[2]["1.train"]))
+            adverts = [
+                replace(advert, books=books if advert.sender == VICTIM else advert.books)
+                for advert in request.sum_message.adverts
+            ]
+            changed = replace(request.sum_message, adverts=tuple(adverts))
+            data = pack(replace(request, sum_message=changed))
+        return real(self, data, attachment)
+
+    monkeypatch.setattr(ClientNode, "answer", answer)
+    with pytest.raises(StateError, match=f"signature: this is not from '{VICTIM}'"):
+        opened(later, story.asked[VICTIM].message, {**stamps, VICTIM: "1.7"})
+
+
+def test_clients_sign_the_books_that_they_were_shown():
+    """On a ring a client checks the signatures of its neighbours' adverts alone."""
+    shown = {
+        view_digest(b"terms", {"p01": Advert(b"", "p01", b"box", b"pad", books=books)}, (), ())
+        for books in ((1, 4, b"h"), (1, 5, b"h"), (2, 4, b"h"), (1, 4, b"g"), NO_BOOKS)
+    }
+    assert len(shown) == 5
+    signed = {
+        SharePart(b"", "p01", "north", b"box", books=books).signed
+        for books in ((1, 4, b"h"), (1, 5, b"h"), (2, 4, b"h"), (1, 4, b"g"), NO_BOOKS)
+    }
+    assert len(signed) == 5
+
+
+def test_others_tell_the_server_whose_folder_went_back(tmp_path):
+    """A run of an honest server, in which one folder comes back between two rounds."""
+    made = circle(method("fedavg", SGD), tmp_path, PEOPLE)
+    real, copy = made.ask, tmp_path / "copy"
+
+    def ask(client, request):
+        moment = moment_of(unpack(request, ClientRequest))
+        if client == VICTIM and moment == "turn 1":
+            shutil.copytree(made.place(client), copy)
+        if client == VICTIM and moment == "turn 3":
+            shutil.rmtree(made.place(client))
+            shutil.copytree(copy, made.place(client))
+            made.identity(client).mark.path.unlink()
+            made.identity(client).mark.accept()
+        return real(client, request)
+
+    made.ask = ask
+    made.run_rounds(rounds=4)
+    said = f"books: the folder of '{VICTIM}' went back to a copy: it was in round 2"
+    assert any(line.startswith(said) for event, _, line in made.told if event == "refused")
+    others = [f"'{name}' went back" for name in made.names if name != VICTIM]
+    assert not any(words in line for words in others for *_, line in made.told)
+
+
+def later_round(story, made, at, stamp, file=None):
+    """What a server asks one client in a later round."""
+    old = story.asked[VICTIM]
+    message = replace(old.message, round=at)
+    return replace(old, message=message, stamp=stamp, file=file, progress=made.plan.progress(at))
+
+
+def hold(story, made, at, names):
+    """Ask clients for a later round, each from its own last state; return requests and sum."""
+    asked = {}
+    for client in names:
+        one = later_round(story, made, at, f"{at}.1", restored_state(made, client))
+        asked[client] = replace(one, client=client, drop=())
+        assert turn(made, client, asked[client])["status"] == "ok"
+    return asked, opened(made, one.message, dict.fromkeys(names, f"{at}.1"))[1]
+
+
+@pytest.mark.parametrize("mark", [True, False])
+def test_a_folder_that_went_back_a_little_is_in_later_sums(mark, story, later):
+    """On the same machine after a loss; on another one if nothing was answered since."""
+    later.plan = replace(later.plan, rounds=7)
+    hold(story, later, 3, later.names)
+    shutil.copytree(later.place(VICTIM), later.folder / "copy")
+    if mark:
+        hold(story, later, 4, later.names)
+        hold(story, later, 5, later.names)
+    shutil.rmtree(later.place(VICTIM))
+    shutil.copytree(later.folder / "copy", later.place(VICTIM))
+    if not mark:
+        later.identity(VICTIM).mark.path.unlink()
+    later.identity(VICTIM).mark.accept()
+    asked, total = hold(story, later, 6, later.names)
+    again = opened(later, asked[VICTIM].message, dict.fromkeys(later.names, "6.1"))[1]
+    assert len(total.names) == PEOPLE
+    assert np.array_equal(again.words, total.words)
+
+
+def test_a_round_that_is_over_for_others_is_refused(story, later):
+    """A new folder of a client who was away: another one might have answered in its place."""
+    later.plan = replace(later.plan, rounds=6)
+    others = [name for name in later.names if name != VICTIM]
+    requests, _ = hold(story, later, 3, others)
+    hold(story, later, 4, others)
+    shutil.rmtree(later.place(VICTIM))
+    later.identity(VICTIM).mark.path.unlink()
+    for client in others:
+        (later.place(client) / "sum.peers").unlink()
+        assert turn(later, client, requests[client])["status"] == "ok"
+    turn(later, VICTIM, replace(later_round(story, later, 3, "3.1"), drop=()))
+    with pytest.raises(StateError, match="books: round 3 is asked for, and is over: 'p0"):
+        opened(later, requests[others[0]].message, dict.fromkeys(later.names, "3.1"))
+
+
+def test_aggregators_remember_the_books_of_clients(tmp_path):
+    """Of a client whose folder comes back on another machine: its second row is in no sum."""
+    policy = SecureAggregationConfig("additive", aggregators=("north", "south"))
+    made = circle(method("scaffold", SGD), tmp_path, PEOPLE, policy)
+    real, copy = made.ask, tmp_path / "copy"
+
+    def ask(client, request):
+        what = unpack(request, ClientRequest)
+        if client == VICTIM and moment_of(what) == "turn 1":
+            shutil.copytree(made.place(client), copy)
+        return real(client, request)
+
+    made.ask = ask
+    made.run_rounds(rounds=2)
+    asked = turns(made, 1)
+    stamps = {client: request.stamp for client, request in asked.items()}
+    assert len(shared(made, asked[VICTIM].message, stamps).names) == PEOPLE
+    shutil.rmtree(made.place(VICTIM))
+    shutil.copytree(copy, made.place(VICTIM))
+    made.identity(VICTIM).mark.path.unlink()
+    made.identity(VICTIM).mark.accept()
+    turn(made, VICTIM, replace(asked[VICTIM], stamp="1.7", file=None))
+    with pytest.raises(StateError):
+        shared(made, asked[VICTIM].message, {**stamps, VICTIM: "1.7"})
+    (why,) = {each.attempt.refused[VICTIM] for each in made.adding.values()}
+    assert f"books: the folder of '{VICTIM}' went back" in why
+
+
+def shared(made, message, stamps):
+    """Hold the sum on shares of the rows that lie under these stamps."""
+    names = sorted(stamps)
+    form = made.home(names[0]).runner.layout(message, {})
+    terms = made.sums.terms(form, message, "run", secrets.randbits(62), len(names))
+    facts = {name: getattr(terms, name) for name in ("attempt", "threshold", "cipher")}
+    facts |= {"about": terms.form.hex(), "request": terms.request}
+    register, sign = made.identity().register, ends(SERVER)[0]
+
+    def ask(asked):
+        found = {}
+        for name, said in asked.items():
+            told = Message("say", {}, facts, message.round)
+            request = ClientRequest("say", name, told, stamps.get(name, "1.1"), sum_message=said)
+            end = made.home(name) if name in stamps else made.aggregator(name)
+            found[name] = unpack(unframed(end.answer(pack(request)))[1], *get_args(SumAnswer))
+        return found
+
+    return hold_protocol(Coordinator(terms, tuple(names), register, sign, SERVER).converse(), ask)
 
 
 @pytest.mark.parametrize(("moment", "files"), COPIES)
@@ -384,14 +593,14 @@ def test_a_folder_that_goes_on_answers_no_round_that_it_may_have_answered(story,
         turn(restored, VICTIM, replace(evaluation(restored, 2), client=VICTIM))
     old = story.asked[VICTIM]
     later = replace(old.message, round=2)
-    state = restored_state(restored)
+    state = restored_state(restored, VICTIM)
     asked = replace(old, message=later, stamp="2.1", file=state, progress=plan.progress(2))
     assert turn(restored, VICTIM, asked)["status"] == "ok"
 
 
-def restored_state(made):
+def restored_state(made, client):
     """The file of the state that counts, as the folder's ledger has it."""
-    record = json.loads((made.place(VICTIM) / "ledger.seed0.json").read_text())
+    record = json.loads((made.place(client) / "ledger.seed0.json").read_text())
     return record["pending"] or record["committed"]
 
 

@@ -184,9 +184,10 @@ class ClientNode:
             run, at = "", request.message.round
             if self.mark is not None:
                 self.mark.check()
-                run = self.mark.run_of(self.folder, self.runner.store.seed)
-                # After n rounds the last round is number n - 1.
-                self.mark.refuse_answered(run, at - (request.kind == "evaluate"))
+                run = self.mark.run = self.mark.run_of(self.folder, self.runner.store.seed)
+                # After n rounds the last round is number n - 1. A digest is of no round.
+                if request.kind != "digest":
+                    self.mark.refuse_answered(run, at - (request.kind == "evaluate"))
             self._open_books()
             answer = self._answer_once(request, quick_digest(data), digest(data, attachment))
             if self.mark is not None:

@@ -18,14 +18,14 @@ from vergence.core.method import Method
 from vergence.core.params import Params
 from vergence.core.serialization import UNREADABLE, pack, printable, quick_digest, unpack
 from vergence.deployment.protocol import LIMIT_SLACK, ClientRequest, framed, is_well_formed
-from vergence.deployment.secure_sum_client import SecureSumFiles
+from vergence.deployment.secure_sum_client import MarkedContributions
 from vergence.engine.secure_sum_attempts import PartyIdentity, SumRequest
 from vergence.engine.secure_sums import SecureSum, SumQuestion, gate_of
 from vergence.engine.storage.checkpoint_validation import fits
 from vergence.errors import StateError
 from vergence.privacy.secure_aggregation.additive import Aggregator
 from vergence.privacy.secure_aggregation.additive_messages import AdditiveParams
-from vergence.privacy.secure_aggregation.session import Invitation, UsedContributions
+from vergence.privacy.secure_aggregation.session import Invitation
 
 
 class SecureSumAggregator:
@@ -53,7 +53,7 @@ class SecureSumAggregator:
     ) -> None:
         self.name, self.sums, self.identity = name, sums, identity
         self.spent, self.lock = (
-            UsedContributions(SecureSumFiles(folder / "sum.spent")),
+            MarkedContributions(folder, identity.mark),
             threading.Lock(),
         )
         forms = {verb: sums.form(method, verb, offered) for verb in method.exposure}

@@ -11,6 +11,7 @@ Used by `deployment.client_node` and `deployment.secure_sum_aggregator`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from vergence.core.files import add_line, complete_length, write_whole
+from vergence.core.files import add_line, complete_length, parse_json, write_whole
 from vergence.core.messages import Message
 from vergence.core.serialization import pack, unpack, unpack_file
 from vergence.core.tags import tagged
@@ -27,6 +28,7 @@ from vergence.engine.secure_sums import SecureSum, SumQuestion
 from vergence.engine.storage.checkpoint_validation import fits
 from vergence.errors import StateError
 from vergence.privacy.config import UserLevelConfig
+from vergence.privacy.folder_marks import FolderMark
 from vergence.privacy.release_log import ANEW, Release, ReleaseLog
 from vergence.privacy.secure_aggregation.additive import Contributor
 from vergence.privacy.secure_aggregation.additive_messages import Openings
@@ -35,7 +37,16 @@ from vergence.privacy.secure_aggregation.packing import Words
 from vergence.privacy.secure_aggregation.pairwise import PairwiseClient
 from vergence.privacy.secure_aggregation.pairwise_messages import PairwiseParams, RelayedShares
 from vergence.privacy.secure_aggregation.reply_layout import ReplyLayout
-from vergence.privacy.secure_aggregation.session import Invitation, UsedContributions, contribution
+from vergence.privacy.secure_aggregation.session import (
+    NO_BOOKS,
+    QUESTION,
+    BookState,
+    Invitation,
+    Refused,
+    SessionParams,
+    UsedContributions,
+    contribution,
+)
 
 
 @tagged("Row")
@@ -82,7 +93,7 @@ class SecureSumClient:
         self.client, self.sums, self.identity, self.lasting = client, sums, identity, lasting
         self.book, self.user = book, user
         self.row, self.attempt = folder / "sum.row", folder / "sum.attempt"
-        self.spent = UsedContributions(SecureSumFiles(folder / "sum.spent"))
+        self.spent = MarkedContributions(folder, identity.mark)
 
     def store_row(self, stamp: str, form: ReplyLayout, message: Message, words: Words) -> None:
         """Store the client's contribution to the sum of the replies to a message.
@@ -181,6 +192,81 @@ class SecureSumClient:
         else:
             self.attempt.unlink(missing_ok=True)
         return pack(answer)
+
+
+class MarkedContributions(UsedContributions):
+    """Record of contributions on disk, with what is remembered of the books of other clients.
+
+    The file `sum.peers` holds for every other client, by run: the last round that it was asked for,
+    the number of its entries, and for each request of that round the head of its chain.
+
+    Args:
+        folder: folder for the files.
+        mark: mark of this party's folder; None: it says nothing of its own books.
+    """
+
+    def __init__(self, folder: Path, mark: FolderMark | None) -> None:
+        super().__init__(SecureSumFiles(folder / "sum.spent"))
+        self.folder, self.mark, self.peers = folder, mark, folder / "sum.peers"
+
+    def books(self, contribution: str) -> BookState:
+        """Return how far this record is, for a contribution whose question was recorded."""
+        if self.mark is None:
+            return NO_BOOKS
+        return self.mark.books_at(self.folder, QUESTION.format(contribution))
+
+    def _known(self) -> dict[str, dict[str, Any]]:
+        return parse_json(self.peers.read_bytes()) if self.peers.exists() else {}
+
+    def compare(self, terms: SessionParams, peers: Mapping[str, BookState]) -> None:
+        """Compare the books of other clients, by name, with what was remembered of them.
+
+        Raises:
+            Refused: the folder of one of them was put back from a copy.
+        """
+        known = self._known().get(terms.run, {})
+        for name, (last, count, head) in peers.items():
+            round, entries, heads = known.get(name, (-1, 0, {}))
+            shorter = last < round or count < entries
+            # Another history before the same question: the reply may be another one, and the
+            # difference of the two sums is this person's.
+            if shorter or heads.get(terms.request, head.hex()) != head.hex():
+                raise Refused(
+                    f"books: the folder of '{name}' went back to a copy: it was in round {round} "
+                    f"with {entries} entries, and says {last} and {count}; go on without '{name}' "
+                    "(`vergence deploy revoke`), or start a new run"
+                )
+
+    def refuse_older(self, terms: SessionParams, peers: Mapping[str, BookState]) -> None:
+        """Refuse a round that is over for others, and of which this record has no contribution.
+
+        Raises:
+            Refused: another client was asked for a later round.
+        """
+        round = round_of(terms)
+        newer = [name for name, (last, *_) in peers.items() if last > round]
+        if newer and not self.gave(terms.contribution):
+            raise Refused(
+                f"books: round {round} is asked for, and is over: '{newer[0]}' was asked for round "
+                f"{peers[newer[0]][0]}; if this folder was put back from a copy, start a new run"
+            )
+
+    def remember(self, terms: SessionParams, peers: Mapping[str, BookState]) -> None:
+        """Remember the books of the clients in a sum before this party helps to open it."""
+        table, round = self._known(), round_of(terms)
+        known = table.setdefault(terms.run, {})
+        for name, (last, count, head) in peers.items():
+            before, _, heads = known.get(name, (-1, 0, {}))
+            # A sum of an earlier round that is repeated tells nothing new.
+            if last == round:
+                others = heads if before == last else {}
+                known[name] = (last, count, {**others, terms.request: head.hex()})
+        write_whole(self.peers, json.dumps(table).encode(), lasting=True, secret=True)
+
+
+def round_of(terms: SessionParams) -> int:
+    """Return the round of a sum, with which the name of its request begins."""
+    return int(terms.request.partition(".")[0])
 
 
 class SecureSumFiles(MutableMapping[str, str]):

@@ -108,6 +108,11 @@ class SecureSumServer:
             answer = unpack(body, *get_args(SumAnswer), limit=self.remote.limit)
             if note["to"] == quick_digest(request) and fits(answer, SumAnswer):
                 return answer
-        except (ClientLost, StateError, *UNREADABLE):
+        except ClientLost as error:
+            # Only the operator can leave out the person whose folder was put back.
+            if str(error).startswith("books: "):
+                self.remote.tell(str(error), "refused")
+            return None
+        except (StateError, *UNREADABLE):
             return None
         return None

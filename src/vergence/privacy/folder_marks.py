@@ -98,7 +98,7 @@ class FolderMark:
     def __init__(self, folder: Path, run: str, client: str, home: Path | None = None) -> None:
         name = sha256(f"{run} {client}".encode()).hexdigest()[:32]
         self.folder, self.path = folder, (home or state_folder() / "marks") / f"{name}.json"
-        self.mark = Mark()
+        self.mark, self.run = Mark(), ""
 
     def run_of(self, place: Path, seed: int) -> str:
         """Return the name in `Mark` of the run whose states are in the folder `place`."""
@@ -116,6 +116,20 @@ class FolderMark:
         if count is not None and saves > count:
             return count, self.mark.books[name][1]
         return saves, chain_head([data] if data else [])
+
+    def books_at(self, place: Path, question: str) -> tuple[int, int, bytes]:
+        """Return how far the run's contributions are, whose record lies in the folder `place`.
+
+        Returns:
+            The last round that was asked for in the run that is under way, the number of entries,
+            and the head of the chain over the entries up to the one named `question`.
+        """
+        path = place / "sum.spent"
+        lines = path.read_bytes().split(b"\n")[:-1]
+        names = [line.partition(b" ")[2].decode() for line in lines]
+        lost = self.mark.lost.get(path.relative_to(self.folder).as_posix(), 0)
+        head = bytes.fromhex(chain_head(lines[: names.index(question) + 1]))
+        return self.mark.rounds.get(self.run, -1), len(lines) + lost, head
 
     def ends(self) -> dict[str, BookEnd]:
         """Return the ends of all books in the folder that have an entry."""

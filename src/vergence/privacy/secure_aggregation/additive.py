@@ -68,6 +68,7 @@ from vergence.privacy.secure_aggregation.masking import (
 from vergence.privacy.secure_aggregation.packing import Words, received, sent
 from vergence.privacy.secure_aggregation.session import (
     Aborted,
+    BookState,
     Invitation,
     Participant,
     Refused,
@@ -180,14 +181,14 @@ class Contributor(Participant[AdditiveParams]):
         terms = self.terms
         digest, parts = terms.digest, list[SharePart]()
         openings = checked_openings(message.openings, terms, self.register)
-        first, *others = terms.aggregators
+        books, (first, *others) = self.spent.books(terms.contribution), terms.aggregators
         seeds = {name: new_seed() for name in others}
         words, pads = np.empty_like(self.words), [part_seed(s, digest) for s in seeds.values()]
         add_pads(self.words, terms.cipher, minus=pads, out=words)
         for name in (first, *others):
             data = sent(words) if name == first else seeds[name]
             box = sealed(digest, "part", self.name, openings[name], data)
-            parts.append(self._signed(SharePart(digest, self.name, name, box)))
+            parts.append(self._signed(SharePart(digest, self.name, name, box, books=books)))
         # Written down before the parts leave: after a crash another row could be asked for, and
         # two sums would differ by the difference of one client's rows.
         self.spent.spend_row(terms, self.words)
@@ -219,6 +220,7 @@ class Aggregator(Participant[AdditiveParams]):
         self.spent, self.key = spent, new_key()
         self.refused: dict[str, str] = {}
         self.parts: dict[str, bytes] = {}
+        self.books: dict[str, BookState] = {}
         self.names: tuple[str, ...] = ()
         self.openings: dict[str, Opening] = {}
         self.total = np.zeros(0, np.uint64)
@@ -278,11 +280,12 @@ class Aggregator(Participant[AdditiveParams]):
         if part.sender in {*self.parts, *self.terms.aggregators, self.terms.dealer}:
             raise Refused(f"order: '{part.sender}' sent a part before, or must not")
         check(part.signed, part.signature, part.sender, self.register)
+        self.spent.compare(self.terms, {part.sender: part.books})
         data = self._unsealed("part", part.sender, part.box)
         size = 8 * self.terms.words if self.name == self.terms.aggregators[0] else SEED
         if len(data) != size:
             raise Refused(f"size: '{part.sender}' sent {len(data):,} bytes, and {size:,} are due")
-        self.parts[part.sender] = data
+        self.parts[part.sender], self.books[part.sender] = data, part.books
 
     def _agree(self, message: HeldByAll) -> None:
         """Determine which clients are in the sum, and add up this aggregator's shares of them."""
@@ -411,6 +414,7 @@ class Aggregator(Participant[AdditiveParams]):
 
     def _spend(self) -> None:
         """Record which sum is opened; no other sum of these clients' replies may be opened."""
+        self.spent.remember(self.terms, {name: self.books[name] for name in self.names})
         self.spent.spend(self.terms.contribution, sum_digest(self.names, self.terms.form))
 
     def _opened(self, words: Words) -> OpenedShare:

@@ -15,11 +15,14 @@ from vergence.core.tags import tagged
 from vergence.errors import ConfigError
 from vergence.privacy.secure_aggregation.packing import Words
 from vergence.privacy.secure_aggregation.session import (
+    NO_BOOKS,
+    BookState,
     SentMessage,
     SessionMessage,
     SessionParams,
     joined,
     listed,
+    signed_books,
     statement,
     summary,
 )
@@ -108,16 +111,18 @@ class SharePart(SentMessage):
         to: name of the aggregator.
         box: the share, encrypted for this aggregator.
         signature: the client's signature.
+        books: how far the client's books are; aggregators notice if its folder went back.
     """
 
     to: str
     box: bytes
     signature: bytes = b""
+    books: BookState = NO_BOOKS
 
     @property
     def signed(self) -> bytes:
         """Bytes that the signature covers."""
-        what = (self.to.encode(), summary(self.box))
+        what = (self.to.encode(), summary(self.box), *signed_books(self.books))
         return statement("part", self.terms, self.sender, *what)
 
 

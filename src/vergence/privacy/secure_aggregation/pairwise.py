@@ -80,6 +80,7 @@ from vergence.privacy.secure_aggregation.pairwise_messages import (
 )
 from vergence.privacy.secure_aggregation.session import (
     Aborted,
+    BookState,
     Invitation,
     Participant,
     Refused,
@@ -175,7 +176,9 @@ class PairwiseClient(Participant[PairwiseParams]):
 
     def _advert(self, message: Invitation) -> Advert:
         promise = commitment(self.number, message.terms) if self.number else b""
-        return self._signed(Advert(message.terms, self.name, *self._publics(), promise=promise))
+        books = self.spent.books(self.terms.contribution)
+        advert = Advert(message.terms, self.name, *self._publics(), promise=promise, books=books)
+        return self._signed(advert)
 
     def _publics(self) -> tuple[bytes, bytes]:
         return (
@@ -200,6 +203,8 @@ class PairwiseClient(Participant[PairwiseParams]):
         # somebody else.
         if mine is None or (mine.box_key, mine.pad_key) != self._publics():
             raise Refused("lists: my own keys are not there")
+        self.spent.compare(self.terms, books_of(adverts))
+        self.spent.refuse_older(self.terms, books_of(adverts))
         return adverts
 
     def _reveal(self, roster: Roster) -> Reveal:
@@ -327,6 +332,7 @@ class PairwiseClient(Participant[PairwiseParams]):
                 raise Refused(f"lists: '{name}' was shown others than I was, or lies") from None
         # One sum per contribution: two sums that differ by a person give that person's words.
         self.spent.spend(self.terms.contribution, sum_digest(self.names, self.terms.form))
+        self.spent.remember(self.terms, books_of({n: self.adverts[n] for n in self.names}))
         seeds = {n: both[shamir.SHARE :] for n, both in self.shares.items() if n in self.names}
         keys = {n: both[: shamir.SHARE] for n, both in self.shares.items() if n not in self.names}
         self.shares, self.seed = {}, b""
@@ -592,6 +598,11 @@ def ring_order(
     for name, number in numbers.items():
         check_number(name, number, adverts, terms)
     return order(numbers, view_digest(terms.digest, adverts, (), ()))
+
+
+def books_of(adverts: Mapping[str, Advert]) -> dict[str, BookState]:
+    """Return how far the books of clients are, from their adverts, by client."""
+    return {name: advert.books for name, advert in adverts.items()}
 
 
 def commitment(seed: bytes, terms: bytes) -> bytes:

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from vergence.core.tags import LATER, tagged
 from vergence.privacy.secure_aggregation.packing import Words
 from vergence.privacy.secure_aggregation.session import (
+    NO_BOOKS,
     Aborted,
+    BookState,
     Refused,
     SentMessage,
     SessionMessage,
     SessionParams,
     joined,
     listed,
+    signed_books,
     statement,
     summary,
 )
@@ -56,18 +59,20 @@ class Advert(SentMessage):
         signature: the client's signature.
         promise: commitment to the client's random number for the order of the ring; empty where
             everybody has pads with everybody.
+        books: how far the client's books are; the others notice if its folder went back.
     """
 
     box_key: bytes
     pad_key: bytes
     signature: bytes = b""
     promise: bytes = b""
+    books: BookState = NO_BOOKS
 
     @property
     def signed(self) -> bytes:
         """Bytes that the signature covers."""
-        promise = (self.promise,) if self.promise else ()
-        return statement("advert", self.terms, self.sender, self.box_key, self.pad_key, *promise)
+        more = (*((self.promise,) if self.promise else ()), *signed_books(self.books))
+        return statement("advert", self.terms, self.sender, self.box_key, self.pad_key, *more)
 
 
 @tagged("Roster")
@@ -266,7 +271,9 @@ def view_digest(
         names: names of the clients that are in the sum.
         ring_order: all clients in the order of the ring; empty where there is none.
     """
-    keys = listed({name: a.box_key + a.pad_key for name, a in adverts.items()})
+    # With the books: who is no neighbour of a client on a ring does not check its signature.
+    shown = {n: a.box_key + a.pad_key + joined(signed_books(a.books)) for n, a in adverts.items()}
+    keys = listed(shown)
     lists = [joined(name.encode() for name in sorted(some)) for some in (sharers, names)]
     lists += [joined(name.encode() for name in ring_order)] if ring_order else []
     return hashlib.sha256(joined([terms, keys, *lists])).digest()

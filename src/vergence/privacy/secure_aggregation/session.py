@@ -39,6 +39,23 @@ ROW = "row of {}"
 """Key in `UsedContributions` for the digest of the words that a client gave."""
 
 
+BookState = tuple[int, int, bytes]
+"""How far a client's books are, as the client signs it for the others.
+
+These are the last round that it was asked for, the number of entries of its record of
+contributions, and the head of the hash chain over the entries up to the question that a sum
+answers.
+"""
+NO_BOOKS: BookState = (-1, 0, b"")
+"""State of books that are not on a disk."""
+
+
+def signed_books(books: BookState) -> tuple[bytes, ...]:
+    """Return the parts of a signed message that cover the state of a client's books."""
+    last, count, head = books
+    return (b"%x %x" % (last, count), head) if books != NO_BOOKS else ()
+
+
 def contribution(run: str, request: str) -> str:
     """Return the name of a client's contribution to one sum, from the run and the request."""
     return f"{run} {request}"
@@ -209,6 +226,27 @@ class UsedContributions:
         They are recorded immediately before they are sent.
         """
         return ROW.format(contribution) in self.opened
+
+    def books(self, contribution: str) -> BookState:
+        """Return how far this record is, for a contribution whose question was recorded."""
+        return NO_BOOKS
+
+    def compare(self, terms: SessionParams, peers: Mapping[str, BookState]) -> None:
+        """Compare the books of other clients, by name, with what was remembered of them.
+
+        Raises:
+            Refused: the folder of one of them was put back from a copy.
+        """
+
+    def refuse_older(self, terms: SessionParams, peers: Mapping[str, BookState]) -> None:
+        """Refuse a round that is over for others, and of which this record has no contribution.
+
+        Raises:
+            Refused: another client was asked for a later round.
+        """
+
+    def remember(self, terms: SessionParams, peers: Mapping[str, BookState]) -> None:
+        """Remember the books of the clients in a sum before this party helps to open it."""
 
     def begin(self, terms: SessionParams) -> None:
         """Record that an attempt with these parameters begins.
