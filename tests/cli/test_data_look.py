@@ -46,7 +46,7 @@ def table(page, caption):
 
 
 def counted(t, valid, outside=None):
-    """Cells of one person's row by hand: minutes, samples, Hz, valid, outside, gaps, longest."""
+    """Cells of one person's row by hand: time, samples, Hz, valid, outside, gaps, longest."""
     t, valid = np.asarray(t), np.asarray(valid)
     outside = np.zeros(len(t), bool) if outside is None else outside
     between = np.diff([t[0], *t[valid], t[-1]])
@@ -54,7 +54,7 @@ def counted(t, valid, outside=None):
     shares = (f"{100 * part.mean():.1f}%" for part in (valid, outside))
     longest = f"{max(lost, default=0):.1f} s"
     hz = f"{1 / np.median(np.diff(t)):.0f}"
-    return [f"{(t[-1] - t[0]) / 60:.1f}", f"{len(t)}", hz, *shares, f"{len(lost)}", longest]
+    return [f"{t[-1] - t[0]:.1f} s", f"{len(t)}", hz, *shares, f"{len(lost)}", longest]
 
 
 def test_pupil_folder(tmp_path):
@@ -101,15 +101,15 @@ def test_eyelink_folder(tmp_path):
     root = tmp_path / "data"
     EXPORTS["eyelink_asc"](root)
     text, page = looked(tmp_path, root)
-    minutes, valid, fixations = 0.0, [], []
+    seconds, valid, fixations = 0.0, [], []
     for trial in (root / "p1.asc").read_text().split("TRIALID")[2:]:
         lines = trial.split("IMGLOAD")[1].splitlines()
         samples = [line.split() for line in lines if line[:1].isdigit()]
-        minutes += (float(samples[-1][0]) - float(samples[0][0])) / 6e4
+        seconds += (float(samples[-1][0]) - float(samples[0][0])) / 1e3
         valid += [words[1] != "." for words in samples]
         fixations += [line for line in lines if line.startswith("EFIX")]
     row = table(page, "people")[0]
-    assert row[1:4] == ["8", f"{minutes:.1f}", str(len(valid))]
+    assert row[1:4] == ["8", f"{seconds:.1f} s", str(len(valid))]
     assert row[5] == f"{100 * np.mean(valid):.1f}%"
     assert table(page, "fixations")[0][2] == str(len(fixations)) == "16"
     assert "left out: p1_log.txt, p2_log.txt, participants.csv (no gaze)" in page

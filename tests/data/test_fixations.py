@@ -57,8 +57,8 @@ def test_positions_have_one_unit_on_both_sides():
 
 
 def test_precision_by_hand():
-    """Steps of .1 % of the width, and one of 40 % in one window of many: the median is .1 %."""
-    ann = track(*steps(0.2, 0.6, 0.2))
+    """Steps of .1 % of the width, and one of 40 % in ten, as of four saccades a second at 40 Hz."""
+    ann = track(*steps(*[0.2, 0.6] * 20, samples=10), hz=40.0)
     assert precision([ann]) == (pytest.approx(0.1), "%")
     # y counts in widths, too: .002 of the height is .1 % of the width.
     y = 0.5 + np.tile([0, 0.002], 60)

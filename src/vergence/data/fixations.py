@@ -28,8 +28,6 @@ VELOCITY = 45.0
 screens and 100 for glasses, whose gaze moves in the picture as heads turn."""
 DISPERSION = {"°": 1.0, "%": 3.0}
 """Largest sum of a fixation's width and height for I-DT: degrees, or % of the picture's width."""
-WINDOW_S = 0.2
-"""Length in seconds of the windows over which precision is computed."""
 NEXT_S = 0.15
 """Two fixations that are at most this many seconds apart have a saccade between them."""
 MAKER = "the maker's"
@@ -53,22 +51,20 @@ def positions(track: GazeTrack, places: NDArray[np.float64]) -> tuple[NDArray[np
 
 
 def precision(own: Sequence[GazeTrack]) -> tuple[float, str]:
-    """Return the RMS distance between one person's neighbouring samples, and its unit.
+    """Return the median distance between one person's neighbouring samples, and its unit.
 
-    It is computed in windows of `WINDOW_S`; the result is the median over windows, as most windows
-    lie within a fixation. It is NaN if there are fewer samples a second than `LEAST_HZ`.
+    The eye rests during most of them, so the median is that of gaze at rest; a mean, also a mean
+    square over short stretches, would have the saccades in it, of which there are three a second.
+    The result is NaN if there are fewer samples a second than `LEAST_HZ`.
     """
-    means, unit = [np.zeros(0)], ""
+    steps, unit = [np.zeros(0)], ""
     for track in own:
         xy, unit = positions(track, track.places)
-        t_s, valid, rate = track.gaze.t_s, track.gaze.valid, track.rate_hz
-        near = np.flatnonzero(valid[1:] & valid[:-1] & (np.diff(t_s) * rate < 1.5))
-        if round(rate) >= LEAST_HZ and len(near):
-            window = ((t_s[near] - t_s[0]) / WINDOW_S).astype(np.int64)
-            counts = np.bincount(window)
-            sums = np.bincount(window, (np.diff(xy, axis=0)[near] ** 2).sum(1))
-            means.append(sums[counts >= 3] / counts[counts >= 3])
-    return median(np.concatenate(means)) ** 0.5, unit
+        valid, rate = track.gaze.valid, track.rate_hz
+        near = valid[1:] & valid[:-1] & (np.diff(track.gaze.t_s) * rate < 1.5)
+        if round(rate) >= LEAST_HZ:
+            steps.append(np.linalg.norm(np.diff(xy, axis=0), axis=1)[near])
+    return median(np.concatenate(steps)), unit
 
 
 def fixations_of(track: GazeTrack, pymovements: Any) -> dict[str, Fixations]:

@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vergence.core.federation import Dataset, Federation
+from vergence.core.naming import plural
 from vergence.data.gaze_video.gaze import Gaze, fixation_spans
 from vergence.data.gaze_video.gaze_table import GazeTable
 from vergence.data.gaze_video.recording import Recording, WindowOptions
@@ -105,7 +106,7 @@ def read_tracks(dataset: Dataset, root: Path | None) -> tuple[list[GazeTrack], s
         tracks = [GazeTrack(**vars(r)) for r in recordings]
     elif isinstance(dataset, WindowOptions):
         tracks = [GazeTrack(**vars(r)) for r in dataset.recordings(root)]
-        left_out = f"{len(tracks)} recordings read"
+        left_out = f"{plural(len(tracks), 'recording')} read"
     else:
         return None
     return [t for t in tracks if not dataset.people or t.person in dataset.people], left_out
