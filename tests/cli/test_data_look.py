@@ -189,6 +189,25 @@ def test_settings_that_files_do_not_state(tmp_path):
     assert len(table(page, "people")) == 2
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ('name = "pupil", root = "ROOT/none"', ("ROOT/none", "correct root")),
+        ('name = "pupil", root = "ROOT"', ("no recordings found", "ROOT")),
+        ('name = "pupil", root = "ROOT/data", people = ["zoe"]', ("zoe", "people there: p1, p2")),
+    ],
+)
+def test_recordings_that_are_not_there(tmp_path, settings, words):
+    text = EXPERIMENT.replace("TASK", "gaze_map").replace("FEDERATION", settings)
+    text = text.replace('"MODEL"', '"glc_causal", grid = [30, 40], width = 32')
+    EXPORTS["pupil_neon"](tmp_path / "people" / "data")
+    own = tmp_path / ("people" if "data" in settings else "empty")
+    own.mkdir(exist_ok=True)
+    path = write(tmp_path, text.replace("ROOT", str(own)), "own.toml")
+    answer = vergence("data", "look", path, "--out", tmp_path / "l.html")
+    answer.complains(3, *(word.replace("ROOT", str(own)) for word in words))
+
+
 def test_refusals(tmp_path):
     out = ("--out", tmp_path / "l.html")
     vergence("data", "look", write(tmp_path, SEVERAL), *out).complains(3, "toy", "x, y", "gaze")

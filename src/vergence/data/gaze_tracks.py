@@ -20,9 +20,11 @@ from vergence.core.naming import plural
 from vergence.data.gaze_video.gaze import Gaze, fixation_spans
 from vergence.data.gaze_video.gaze_table import GazeTable
 from vergence.data.gaze_video.recording import Recording, WindowOptions
+from vergence.data.io.checks import missing_folder
 from vergence.data.io.video import Footage
 from vergence.data.saliency.osie import Osie
 from vergence.data.saliency.stimuli import Stimuli, StimulusTrial, stimulus_size
+from vergence.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,18 +100,22 @@ def read_tracks(dataset: Dataset, root: Path | None) -> tuple[list[GazeTrack], s
         return _published_fixations(dataset, root or dataset.facts.sample or Path())
     if root is None:
         return None
+    if not root.is_dir():
+        raise DataError(f"{missing_folder(root)}: correct root")
     if isinstance(dataset, Stimuli):
         trials, left_out = dataset.read(root)
-        tracks = [trial_track(trial, _shown_angle(dataset)) for trial in trials]
-    elif isinstance(dataset, GazeTable):
-        recordings, left_out = dataset.read(root)
-        tracks = [GazeTrack(**vars(r)) for r in recordings]
-    elif isinstance(dataset, WindowOptions):
-        tracks = [GazeTrack(**vars(r)) for r in dataset.recordings(root)]
-        left_out = f"{plural(len(tracks), 'recording')} read"
-    else:
+        people = dataset.people_to_load(sorted({trial.person for trial in trials}), "person")
+        angle = _shown_angle(dataset)
+        return [trial_track(trial, angle) for trial in trials if trial.person in people], left_out
+    if not isinstance(dataset, WindowOptions):
         return None
-    return [t for t in tracks if not dataset.people or t.person in dataset.people], left_out
+    if isinstance(dataset, GazeTable):
+        recordings, left_out = dataset.read(root)
+    else:
+        recordings = dataset.recordings(root)
+        left_out = f"{plural(len(recordings), 'recording')} read"
+    chosen = dataset.choose(recordings, str(root))
+    return [GazeTrack(**vars(recording)) for recording in chosen], left_out
 
 
 def trial_track(trial: StimulusTrial, fov_deg: float | None = None) -> GazeTrack:
