@@ -9,9 +9,10 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.cli.commands import SEVERAL, vergence, write
-from tests.data.fabricated_exports import EXPORTS
+from tests.data.fabricated_exports import EXPORTS, PICTURE_SIZE, pictures
 from vergence.data.saliency.osie import SAMPLE
 
 EXPERIMENT = """
@@ -216,3 +217,65 @@ def test_refusals(tmp_path):
     vergence("data", "look", tmp_path / "none", *out).complains(2, "neither a folder", ".toml")
     vergence("data", "look", tmp_path, "--out", tmp_path / "l.txt").complains(2, ".html")
     assert not (tmp_path / "l.html").exists()
+
+
+AREA_COLUMNS = 't = "t", x = "x", y = "y", unit = "px", t_unit = "ms", stimulus = "picture"'
+
+
+def test_gaze_in_areas_of_interest_by_person_and_condition(tmp_path):
+    """Rectangles in pixels or fractions, and a mask, count the same samples as by hand."""
+    pictures(tmp_path / "lab" / "stimuli", 2)
+    rng = np.random.default_rng(0)
+    rows = {"S1": rng.uniform((0, 0), PICTURE_SIZE, (60, 2)), "S2": np.full((60, 2), 100.0)}
+    lines = ["person,t,x,y,picture,session"]
+    for who, places in rows.items():
+        for i, (x, y) in enumerate(places):
+            name = f"scene_0{i // 30}.png"
+            lines.append(f"{who},{20 * (i % 30)},{x},{y},{name},{i // 30}")
+    (tmp_path / "lab" / "gaze.csv").write_text("\n".join(lines))
+    columns = f'columns = {{ {AREA_COLUMNS}, person = "person", conditions = ["session"] }}'
+    text = EXPERIMENT.replace("TASK", "gaze_map").replace("MODEL", "glc_features")
+    root = (tmp_path / "lab").as_posix()
+    file = write(
+        tmp_path,
+        text.replace(
+            "{ FEDERATION }",
+            f'{{ name = "stimuli", root = "{root}", place = "picture", {columns} }}',
+        ),
+    )
+    mask = np.zeros((48, 64), np.uint8)
+    mask[5:20, 3:32] = 255
+    Image.fromarray(mask).save(tmp_path / "face.png")
+    tables = {
+        "px.csv": "stimulus,area,left,top,right,bottom\n*,face,30,50,320,200\nscene_01,sky,0,0,9,9",
+        "fractions.csv": "stimulus;area;left;top;right;bottom\n"
+        "*;face;0,046875;0,1041666666;0,5;0,4166666667\n",
+        "masks.csv": "stimulus,area,mask\nSCENE_00.PNG,face,face.png\nscene_01,face,face.png\n",
+    }
+    inside = {
+        who: (places[:, 0] >= 30)
+        & (places[:, 0] < 320)
+        & (places[:, 1] >= 50)
+        & (places[:, 1] < 200)
+        for who, places in rows.items()
+    }
+    for name, table_text in tables.items():
+        (tmp_path / name).write_text(table_text)
+        said, _ = looked(tmp_path, file, "--areas", tmp_path / name)
+        with (tmp_path / "look_areas.csv").open(newline="") as opened:
+            found = [row for row in csv.DictReader(opened) if row["area"] == "face"]
+        assert len(found) == 4
+        for row in found:
+            own = inside[row["person"]][30 * int(row["conditions"]) :][:30]
+            assert float(row["share"]) == pytest.approx(own.mean()), (name, row)
+            assert float(row["dwell_s"]) == pytest.approx(own.sum() / 50)
+            if own.any():
+                assert float(row["first_s"]) == pytest.approx(np.argmax(own) / 50)
+        assert "Gaze in areas of interest" in said
+    (tmp_path / "px.csv").write_text("stimulus,area,left,top,right,bottom\nother,a,1,1,9,9\n")
+    args = ("data", "look", file, "--out", tmp_path / "look.html", "--areas")
+    vergence(*args, tmp_path / "px.csv").complains(3, "no area is on what was shown")
+    (tmp_path / "px.csv").write_text("stimulus,area,left,top,right,bottom\n*,a,9,1,9,9\n")
+    vergence(*args, tmp_path / "px.csv").complains(3, "row 2", "left must be below right")
+    (tmp_path / "px.csv").write_text("stimulus,area,left,top,right\n*,a,9,1,9\n")
+    vergence(*args, tmp_path / "px.csv").complains(3, "no column 'bottom'", "mask")

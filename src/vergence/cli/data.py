@@ -58,6 +58,7 @@ def look(
     *,
     out_: Annotated[Path, Parameter(name="--out")] = Path("look.html"),
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
+    areas: Path | None = None,
 ) -> None:
     """Look at people's gaze or eye images before a model sees them: one page with pictures.
 
@@ -65,10 +66,12 @@ def look(
         target: a folder of recordings, or an experiment file (.toml).
         out_: the page (.html), which needs no network; an older one is replaced.
         set_: `federation.key=value`, for what the files do not say; may be given several times.
+        areas: a table of areas of interest: stimulus, area, and left, top, right, bottom, or mask;
+            gaze in them is printed, and goes by person and stimulus into NAME_areas.csv.
     """
     from vergence.cli.data_look import look as look_at
 
-    look_at(target, out_, set_, out)
+    look_at(target, out_, set_, out, areas)
 
 
 @data.command

@@ -9,20 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pandas import DataFrame
 from rich.console import Console
 
 from vergence.cli.data_import import people_table, print_plain, read_folder
 from vergence.core.naming import registry_name
+from vergence.data.areas import AreaHits, hits, read_areas
 from vergence.data.gaze_quality import outside_notes, quality_of_people
-from vergence.data.gaze_tracks import read_tracks, sample_tracks
+from vergence.data.gaze_tracks import GazeTrack, read_tracks, sample_tracks
 from vergence.errors import ConfigError, DataError, printable
 from vergence.experiment.schema import data_root, load
 from vergence.reports.data_look import look_at_eyes, look_at_gaze, write_page
 from vergence.results.layout import number
 from vergence.results.text_tables import TextTable
+from vergence.results.write import export_csv
 
 
-def look(target: Path, out: Path, sets: Sequence[str], console: Console) -> None:
+def look(
+    target: Path, out: Path, sets: Sequence[str], console: Console, areas: Path | None = None
+) -> None:
     """Print what a folder of recordings or an experiment's data hold, and write the page.
 
     Args:
@@ -31,6 +36,7 @@ def look(target: Path, out: Path, sets: Sequence[str], console: Console) -> None
         out: the page (.html); it may be there already.
         sets: settings `federation.key=value`, for what the files do not say.
         console: where to print.
+        areas: table of areas of interest, if any.
 
     Raises:
         ConfigError: target or page is neither, or an option is missing or unfit.
@@ -40,7 +46,7 @@ def look(target: Path, out: Path, sets: Sequence[str], console: Console) -> None
         raise ConfigError(f"--out must be an .html file, got {out}")
     if target.is_dir():
         found, _, _, tracks, left_out = read_folder(target, sets, console)
-        values = look_at_gaze(tracks)
+        values = {"tracks": tracks, **look_at_gaze(tracks)}
         values["origin"] = f"{found.title}, {found.certainty} ({found.evidence})"
         values |= {"left_out": left_out, "notes": list(found.notes.values())}
     elif target.suffix == ".toml":
@@ -54,6 +60,9 @@ def look(target: Path, out: Path, sets: Sequence[str], console: Console) -> None
         console.print(people_table([person["quality"] for person in values["people"]]))
     if (table := _table(values)).lines:
         table.show(console)
+    tracks = values.pop("tracks", None)
+    if areas is not None:
+        show_areas(tracks, areas, out.with_name(f"{out.stem}_areas.csv"), console)
     for line in (values["left_out"], *(f"look at this: {note}" for note in values["notes"])):
         print_plain(console, line)
     if values.get("missing"):
@@ -88,7 +97,31 @@ def _experiment_values(target: Path, sets: Sequence[str]) -> dict[str, Any]:
     tracks, left_out = read
     notes = outside_notes(quality_of_people(tracks), name)
     made = {"origin": f"data set {name}", "left_out": left_out, "notes": notes}
-    return {**look_at_gaze(tracks), **made}
+    return {"tracks": tracks, **look_at_gaze(tracks), **made}
+
+
+def show_areas(
+    tracks: Sequence[GazeTrack] | None, areas: Path, path: Path, console: Console
+) -> None:
+    """Write the gaze in areas of interest, and print each area's mean share over people.
+
+    Raises:
+        ConfigError: the data are eye images, and have no gaze on pictures.
+        DataError: the table of areas cannot be used.
+    """
+    if tracks is None:
+        raise ConfigError("--areas needs gaze on pictures or videos, and these are eye images")
+    found = list(hits(tracks, read_areas(areas)))
+    export_csv(path, AreaHits._fields, found)
+    frame: Any = DataFrame(found, columns=list(AreaHits._fields)).dropna(subset=["share"])
+    by_person = frame.groupby(["area", "conditions", "person"])[["share", "dwell_s"]].mean()
+    rows = [
+        [area, words or "-", str(len(own)), *(number(value, 3) for value in own.mean().tolist())]
+        for (area, words), own in by_person.groupby(level=["area", "conditions"])
+    ]
+    heads = ["area", "conditions", "people", "share of gaze", "seconds"]
+    TextTable("Gaze in areas of interest: mean over people", heads, rows, keys=2).show(console)
+    print_plain(console, f"by person and stimulus: {path}")
 
 
 def _table(values: dict[str, Any]) -> TextTable:

@@ -123,7 +123,7 @@ def trial_track(trial: StimulusTrial, fov_deg: float | None = None) -> GazeTrack
     gaze, rows, picture = trial.gaze(), trial.rows, trial.stimulus
     spans = fixation_spans(gaze.t_s, rows.event, rows.valid, rows.fixation)
     shown = {"fov_deg": fov_deg, "fixations": spans, "picture": picture}
-    return GazeTrack(picture.name, trial.person, gaze, **shown)
+    return GazeTrack(picture.name, trial.person, gaze, conditions=rows.conditions, **shown)
 
 
 def sample_tracks(federation: Federation, step_s: float | None) -> list[GazeTrack]:
