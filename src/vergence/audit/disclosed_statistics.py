@@ -22,7 +22,7 @@ from vergence.audit.identity import rate_record
 from vergence.audit.images import AS_IT_RAN, concatenate_common, evenly_spaced
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
-from vergence.core.params import Layout, Params
+from vergence.core.params import Params
 from vergence.core.task import Task
 from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.dtw import dtw
@@ -121,7 +121,7 @@ def audit_statistics(
 
 def class_counts(task: Task, data: Federation) -> DisclosedNumbers:
     """Return every client's counts of samples per class."""
-    solver, nothing = Solver(task), Params.zeros(Layout((), ()))
+    solver, nothing = Solver(task), Params.named()
     classes = task.classes or len(task.class_names())
 
     def counts(samples: Samples) -> Tensor:

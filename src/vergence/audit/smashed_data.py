@@ -29,6 +29,7 @@ from vergence.attacks.defended_clients import (
 )
 from vergence.attacks.inverse_network import InverseNetworkAttack
 from vergence.attacks.view import AttackerView
+from vergence.audit.disclosed_statistics import AUDIT_NOISE_KEY
 from vergence.audit.findings import AuditFindings
 from vergence.audit.identity import people_table
 from vergence.audit.images import (
@@ -58,8 +59,6 @@ from vergence.results.layout import digits, metric_name, number
 from vergence.results.text_tables import TextTable
 from vergence.training.pruning import bind_parameters
 
-# A public key: the same audit gives the same table, and its noise has to hide nothing.
-AUDIT_NOISE_KEY = NoiseKey(bytes(32))
 # Ten sends of a picture show how much averaging undoes noise that is new every time.
 SENDS, DELTA, EPSILON = 10, 1e-5, 8.0
 # Noise in multiples of the sensitivity to one pixel: a scale of 1 is epsilon 1 for a pixel.

@@ -1,14 +1,18 @@
 """The parser of command-line arguments, which imports a command's module when it is called.
 
-Used by `cli.main`.
+Used in `cli`.
 """
 
 from __future__ import annotations
 
-from cyclopts import App
+from typing import Annotated
+
+from cyclopts import App, Parameter
 
 from vergence.cli.commands import ABOUT, DAILY, GROUPS
 
+Flag = Annotated[bool, Parameter(negative="")]
+"""An option that its name alone sets; there is no `--no-NAME`."""
 app = App(
     name="vergence",
     help=ABOUT,

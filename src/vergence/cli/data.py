@@ -11,6 +11,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.table import Table
 
+from vergence.cli.app import Flag
 from vergence.console import out
 from vergence.core.naming import plural
 from vergence.experiment.trust import ask_for_trust
@@ -144,7 +145,7 @@ def patches(
     landmarker: Path,
     camera: Path | None = None,
     targets: Path | None = None,
-    contact_sheet: Annotated[bool, Parameter(negative="")] = False,
+    contact_sheet: Flag = False,
 ) -> None:
     """Find a face in a picture, a folder or a video, and write its normalised eye patches.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from vergence.cli.app import Flag
 from vergence.console import note, out
 from vergence.experiment.trust import allow_own_code, trust_in_deployment, under
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from vergence.experiment.schema import Experiment
 
 deploy = App(name="deploy", help="Run an experiment on many machines: a server and its clients.")
-Insecure = Annotated[bool, Parameter(negative="")]
 
 
 @deploy.command
@@ -28,7 +28,7 @@ def init(
     clients: str,
     address: str,
     out_: Annotated[Path, Parameter(name="--out")],
-    main_server: Annotated[bool, Parameter(negative="")] = False,
+    main_server: Flag = False,
     keys: Path | None = None,
     listen: str = "",
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
@@ -146,7 +146,7 @@ def serve(
     folder: Path,
     *,
     accept_code: list[str] = [],  # noqa: B006
-    insecure: Insecure = False,
+    insecure: Flag = False,
 ) -> None:
     """Run the server until the experiment is done; called again, it goes on where it stopped.
 
@@ -169,8 +169,8 @@ def join(
     person: str | None = None,
     people: str | None = None,
     accept_code: list[str] = [],  # noqa: B006
-    restored: Annotated[bool, Parameter(negative="")] = False,
-    insecure: Insecure = False,
+    restored: Flag = False,
+    insecure: Flag = False,
 ) -> None:
     """Run a client, an aggregator or a main server until the server ends the experiment.
 

@@ -6,15 +6,12 @@ Used by `cli.commands`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
-
+from vergence.cli.app import Flag
 from vergence.console import out
 from vergence.errors import ConfigError
 from vergence.experiment.trust import ask_for_trust
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 
 @ask_for_trust

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from vergence.cli.app import Flag
 from vergence.console import out
 from vergence.experiment.trust import ask_for_trust
 
@@ -57,7 +58,7 @@ def split_plan(
     config: Path,
     *,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
-    markdown: Annotated[bool, Parameter(negative="")] = False,
+    markdown: Flag = False,
     device: float = 2.0,
     server: float = 200.0,
     up: float = 10.0,

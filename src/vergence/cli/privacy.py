@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from vergence.cli.app import Flag
 from vergence.console import out
 from vergence.experiment.trust import ask_for_trust
 
@@ -23,7 +24,7 @@ privacy = App(
 def audit(
     folder: Path,
     *,
-    quick: Annotated[bool, Parameter(negative="")] = False,
+    quick: Flag = False,
     person: str | None = None,
 ) -> None:
     """Attack a run as its server, or anybody with its model, could; write tables to FOLDER/audit.
@@ -47,7 +48,7 @@ def forget(
     out_: Annotated[Path, Parameter(name="--out")],
     patch: int = 0,
     shadows: int = 8,
-    erase: Annotated[bool, Parameter(negative="")] = False,
+    erase: Flag = False,
 ) -> None:
     """Make a run's model without one person, and test how far the old and the new remember them.
 

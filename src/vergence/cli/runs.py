@@ -17,13 +17,12 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from vergence import profiling
+from vergence.cli.app import Flag
 from vergence.cli.profile import profiled
 from vergence.console import note, out
 from vergence.core.options import option_texts
 from vergence.errors import ConfigError
 from vergence.experiment.trust import allow_own_code, ask_for_exact_code, ask_for_trust
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 
 @allow_own_code
@@ -166,7 +165,7 @@ def compare(
     reference: str | None = None,
     margin: float | None = None,
     unit: Literal["person", "person-seed"] = "person",
-    unseen: Annotated[bool, Parameter(negative="")] = False,
+    unseen: Flag = False,
     allow: list[str] = [],  # noqa: B006
     table: Literal["methods", "fairness", "tests", "ranks"] | None = None,
     style: Annotated[Literal["table", "csv", "markdown"], Parameter(name="--format")] = "table",

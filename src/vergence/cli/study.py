@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from vergence.cli.app import Flag
 from vergence.console import out
 from vergence.experiment.trust import allow_own_code, ask_for_trust
 
-Flag = Annotated[bool, Parameter(negative="")]
 study = App(
     name="study", help="Settings chosen fairly, protocols, and what follows from finished runs."
 )

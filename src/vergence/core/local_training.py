@@ -157,3 +157,7 @@ class OptimizerState:
 
     slots: Mapping[str, Params]
     steps: int
+
+
+FRESH = OptimizerState({}, 0)
+"""State of an optimiser that has made no step."""

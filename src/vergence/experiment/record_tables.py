@@ -19,11 +19,11 @@ from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.plan import Plan
+from vergence.experiment.packaged import Table
 from vergence.privacy.config import Privacy
 from vergence.training.pruning import Gradual
 from vergence.wire.codecs import Compression
 
-Table = dict[str, Any]
 TABLES = {
     "presence": Participation(),
     "delivery": Delivery(),

@@ -36,7 +36,7 @@ from vergence.engine.silos import Silos
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.errors import BuiltInPython, ConfigError, nearest
 from vergence.experiment.code_names import default_label, is_file, resolve_code_paths
-from vergence.experiment.packaged import locate, merge, with_recipe
+from vergence.experiment.packaged import Table, locate, merge, with_recipe
 from vergence.experiment.privacy.schema import apply_poison, build_poison, build_privacy
 from vergence.experiment.privacy.study_description import StudyDescription
 from vergence.experiment.public_data import ReleasedSamples, public_data_of
@@ -94,7 +94,6 @@ KEYS = (
     "tuning",
     "study",
 )
-Table = dict[str, Any]
 LINE, DEEPEST = 1000, 16
 """Largest number of characters of an error message, and of nested tables in a setting's name."""
 # A label is the name of a folder and an argument of commands: no separators, no leading dash.

@@ -16,10 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vergence.metrics.gaze_maps import pixels
-
-Maps = Float[Tensor, "frames height width"]
-Points = Float[Tensor, "frames fixations 2"]
-PerFrame = Float[Tensor, " frames"]
+from vergence.metrics.saliency import Maps, PerFrame, Points
 
 EPS = 1e-6
 """Number added to denominators, as in the official GLC code."""

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from vergence.core.options import Positive
 from vergence.core.task import Model
+from vergence.data.eye_images.crop import HEIGHT, WIDTH
 from vergence.errors import ConfigError
 from vergence.models.small_cnn import SmallCnnNet
 
-HEIGHT, WIDTH = 36, 60
 HIDDEN = 500
 
 

@@ -23,11 +23,11 @@ from vergence.engine.compatibility import (
     InvalidCombination,
 )
 from vergence.errors import ConfigError
+from vergence.experiment.packaged import Table
 from vergence.experiment.registry import names
 from vergence.experiment.schema import Experiment, check, merge
 from vergence.results.text_tables import TextTable
 
-Table = dict[str, Any]
 SETTINGS: Mapping[str, Table] = {
     "pads": {"privacy": {"aggregation": "secure"}},
     "shares": {"privacy": {"aggregation": {"name": "additive"}}},

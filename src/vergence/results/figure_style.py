@@ -29,13 +29,13 @@ from vergence.errors import ConfigError, nearest
 from vergence.results.read import Run
 
 INK, MUTED, RULE, PAPER = "#1b1f24", "#6a717c", "#dfe3e8", "#fefefe"
-PERSONAL, SHARED = "#d55e00", "#a9c8e0"
+PERSONAL, SHARED, BLUE = "#d55e00", "#a9c8e0", "#0072b2"
 HOVER = "hover:"
 PIXELS = 119
 """Largest number of pixels per inch of a figure in a page; the widest figures fill the page."""
 COLOURS = {
     "fedcpf": "#d55e00",
-    "fedavg": "#0072b2",
+    "fedavg": BLUE,
     "local_only": "#7f858e",
     "fedselect": "#009e73",
     "fedprox": "#56b4e9",

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import interval
+from vergence.metrics.statistics import Floats
 from vergence.results.baselines import kind
 from vergence.results.read import Run, StudyResults, table
 from vergence.results.read import read as read_study
@@ -39,7 +40,6 @@ UNITS = ("seed", "round", "pair", "video", "fold")
 """What scores may belong to instead of people."""
 Scores = Mapping[str, float]
 """Person (or seed) -> value."""
-Floats = NDArray[np.float64]
 Curve = tuple[Sequence[float], Sequence[float]]
 """Evaluated rounds and means over people, signed so that more is better."""
 

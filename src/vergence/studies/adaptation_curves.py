@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from vergence.core.naming import plural
+from vergence.metrics.fairness import HARM
 from vergence.metrics.intervals import difference_bounds, interval
 from vergence.results.figure_style import COLOURS, INK, MUTED, PERSONAL, canvas, styled
 from vergence.results.layout import digits, metric_name, spread
@@ -21,8 +22,6 @@ from vergence.studies.curves import Curves
 
 CONSTANT, ALONE = "constant mean of the k samples", "training alone on the k samples"
 CHOSEN = "adapt, as it chooses"
-HARM = 0.01
-"""Share of the shared model's error from which on a loss counts."""
 DRAWN = {
     CONSTANT: ("constant, or own map", MUTED, ":", "s"),
     ALONE: ("training alone", COLOURS["local_only"], "--", "D"),

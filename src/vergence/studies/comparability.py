@@ -24,6 +24,7 @@ from vergence.engine.early_stopping import EarlyStopping
 from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError, StateError, nearest
+from vergence.experiment.packaged import Table
 from vergence.experiment.registry import find, modules
 from vergence.experiment.schema import merge
 from vergence.results.read import Run, StudyResults
@@ -36,7 +37,6 @@ BUDGET = ("epochs", "steps", "batch")
 """Keys of `local` that determine how much a client computes; the others are tuned."""
 TUNING = ("trials", "people", "seeds", "chosen_on", "metric")
 
-Table = dict[str, Any]
 Difference = tuple[str, Any, Any]
 """Field, value of the one run, value of the other."""
 

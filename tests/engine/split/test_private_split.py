@@ -10,7 +10,7 @@ from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, run, whole
 from tests.engine.toys import mostly_slow
 from vergence.core.data import Samples
 from vergence.core.federation import Federation
-from vergence.core.local_training import LocalTraining
+from vergence.core.local_training import FRESH, LocalTraining
 from vergence.core.params import Params
 from vergence.core.requests import Step
 from vergence.core.stages import PULL, SMASHED
@@ -23,7 +23,7 @@ from vergence.engine.split_session import ServerSession
 from vergence.errors import ConfigError
 from vergence.experiment.privacy.spent import spent_block
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.split.base import FRESH, unpack
+from vergence.methods.split.base import unpack
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.smashed_average import SmashedAverage
 from vergence.methods.split.split import SplitLearning

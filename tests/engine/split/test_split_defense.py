@@ -10,7 +10,7 @@ from tests.engine.split.test_split import LOCAL, PEOPLE, SMALL, run, whole
 from tests.engine.toys import STAMP, dying_in, table
 from tests.lines import Line
 from vergence.core.client import ClientContext
-from vergence.core.local_training import LocalTraining
+from vergence.core.local_training import FRESH, LocalTraining
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Forward, Step
@@ -32,7 +32,7 @@ from vergence.errors import ConfigError
 from vergence.experiment.privacy.schema import build_privacy
 from vergence.experiment.privacy.spent import spent_block
 from vergence.methods.fedavg import FedAvg
-from vergence.methods.split.base import FRESH, unpack
+from vergence.methods.split.base import unpack
 from vergence.methods.split.local_loss_split import LocalLossSplit
 from vergence.methods.split.smashed_average import SmashedAverage
 from vergence.methods.split.split import SplitLearning

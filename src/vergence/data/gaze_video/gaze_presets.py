@@ -23,6 +23,12 @@ from pydantic import ConfigDict, TypeAdapter
 from vergence.data.gaze_video.gaze_columns import GazeColumns, column, read_header
 from vergence.errors import ConfigError, DataError, meant
 
+OWN_RECORDINGS = {
+    "licence": "of the recordings at root; none is packaged",
+    "citation": "own recordings",
+}
+"""What a run states about recordings that users made themselves."""
+
 
 @dataclass(frozen=True)
 class GazePreset:

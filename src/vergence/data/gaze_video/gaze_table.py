@@ -41,7 +41,7 @@ from vergence.data.gaze_video.gaze_columns import (
     to_fractions,
 )
 from vergence.data.gaze_video.gaze_files import GazeFiles
-from vergence.data.gaze_video.gaze_presets import GazePreset, columns_of, preset_of
+from vergence.data.gaze_video.gaze_presets import OWN_RECORDINGS, GazePreset, columns_of, preset_of
 from vergence.data.gaze_video.recording import (
     Recording,
     WindowOptions,
@@ -67,7 +67,6 @@ SAMPLING_S = (4e-4, 0.4)
 """Plausible seconds between samples: trackers take 2.5 to 2,500 samples a second."""
 MAX_LENGTH_RATIO = 3.0
 """A table and a video are about equally long if their lengths differ by less than this factor."""
-ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         folder = data_folder(root, "gaze_table", WHERE)
         recordings, summary = self._read_checked(folder)
         names = condition_names(self.columns.conditions, self.files)
-        made = federation(self, recordings, folder, ABOUT, names)
+        made = federation(self, recordings, folder, OWN_RECORDINGS, names)
         return replace(
             made, about={**made.about, "left_out": f"{summary}; {made.about['left_out']}"}
         )

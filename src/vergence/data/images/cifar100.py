@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from vergence.core.federation import Dataset, Federation
+from vergence.data.images.cifar10 import ABOUT, COUNTS
 from vergence.data.images.cifar_files import Labels, part_of
 from vergence.data.images.partition import Dealt, PartitionPart, check_counts
 from vergence.data.io.checks import Check, data_folder
@@ -54,13 +55,8 @@ LABELS = {
     "fine": Labels(byte=1, head=2, key="fine_labels"),
     "coarse": Labels(byte=0, head=2, key="coarse_labels"),
 }
-COUNTS = {"train": 50_000, "test": 10_000}
 FOLDERS = {".bin": "cifar-100-binary", "": "cifar-100-python"}
 WHERE = "root must hold cifar-100-binary or cifar-100-python of cs.toronto.edu/~kriz/cifar.html"
-ABOUT = {
-    "licence": "none stated",
-    "citation": "Krizhevsky, Learning multiple layers of features from tiny images, 2009",
-}
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,8 @@ import numpy as np
 
 from vergence.core.optional import import_optional
 from vergence.data.io.checks import need_file
+from vergence.data.io.matlab_tags import BASE_BUDGET, BUDGET_PER_BYTE
 from vergence.errors import DataError, VergenceError, first_line
-
-# Rows of zeros and ones are compressed to a hundredth; no other array that is read here is.
-BASE_BUDGET, BUDGET_PER_BYTE = 2**26, 100
-"""Most bytes of a file's arrays together: a constant, plus this many per byte of the file."""
 
 
 class Hdf5Reader:

@@ -3,7 +3,7 @@
 An element's tag holds the number of its type. SciPy looks this number up in a table without
 checking it, so an invalid number becomes a pointer to any memory. SciPy also reads past the end of
 a matrix that has too few elements. So this module checks the types and counts of elements. Used by
-`data.io.checks`.
+`data.io.checks` and `data.io.hdf5_files`.
 
 Source: "MAT-File Format", MathWorks, chapter 1 (version 5).
 """
@@ -29,8 +29,9 @@ HEADER, DEEPEST, HDF5 = 128, 30, 2
 """Bytes of a file's header, most levels of nested matrices, version byte of MATLAB 7.3."""
 SIDES, ELEMENTS = 32, 2**20
 """Most dimensions of a NumPy array, and most elements of a file, nested ones included."""
+# Rows of zeros and ones are compressed to a hundredth; no other array that is read is.
 BASE_BUDGET, BUDGET_PER_BYTE = 2**26, 100
-"""Most unpacked bytes of a file's matrices: a constant, plus this many per byte of the file."""
+"""Most unpacked bytes of a file's arrays: a constant, plus this many per byte of the file."""
 ODD = "there is something else where a matrix should be"
 
 

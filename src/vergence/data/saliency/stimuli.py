@@ -44,7 +44,7 @@ from vergence.data.gaze_video.gaze_columns import (
     to_fractions,
 )
 from vergence.data.gaze_video.gaze_files import PICTURES, GazeFiles, default_person
-from vergence.data.gaze_video.gaze_presets import GazePreset, columns_of, preset_of
+from vergence.data.gaze_video.gaze_presets import OWN_RECORDINGS, GazePreset, columns_of, preset_of
 from vergence.data.gaze_video.recording import (
     GazeWindow,
     Recording,
@@ -73,7 +73,6 @@ FIRST_FRAME = 100_000
 # People look off a picture now and then, but not most of the time: then its place is wrong.
 MOSTLY = 0.9
 """If more than this fraction of valid gaze is outside the pictures, the data are refused."""
-ABOUT = {"licence": "of the recordings at root; none is packaged", "citation": "own recordings"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +240,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
             "frames": f"squeezed to {self.size[0]} x {self.size[1]}, nothing cropped",
             "stimulus": "shown on a screen",
         }
-        made = Federation("stimuli", people, {**ABOUT, **details})
+        made = Federation("stimuli", people, {**OWN_RECORDINGS, **details})
         return with_conditions(made, condition_names(self.columns.conditions, self.files), words)
 
     def read(self, root: Path) -> tuple[list[StimulusTrial], str]:

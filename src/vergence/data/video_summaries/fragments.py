@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from vergence.core.arrays import PARTS
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.errors import ConfigError
 
-PARTS = ("train", "val", "test")
 SHARE = 0.15
 """Largest length of a person's summary, as a fraction of the clip's frames."""
 

@@ -16,7 +16,7 @@ from vergence.core.conversation import Conversation, collect, compute
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply, SealedReply, reply
 from vergence.core.method import Exposure, NoState, Tree
-from vergence.core.params import Layout, Params
+from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -26,7 +26,6 @@ from vergence.metrics.dtw import dtw
 
 Distances = tuple[float, ...]
 """Mean distance of a client's clips from each proxy (public clip)."""
-NO_PARAMS = Params.zeros(Layout((), ()))
 
 
 @tagged("Communities")
@@ -156,7 +155,7 @@ class CFedVS(ClusteredMethod[Communities]):
         self, c: NoState, msg: Message, site: ClientContext
     ) -> Conversation[tuple[NoState, Reply]]:
         """Send the mean distance of the client's clips to each proxy: one number per proxy."""
-        clips = yield from compute(NO_PARAMS, site.train, "sequences")
+        clips = yield from compute(Params.named(), site.train, "sequences")
         far = [
             [dtw(clip.numpy(), proxy.numpy(), self.per_frame) for clip in clips]
             for proxy in msg["proxies"].values()

@@ -18,10 +18,10 @@ from torch import Tensor
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, collect, compute, fit, forward, step
 from vergence.core.identifiers import ClientId
-from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.local_training import FRESH, LocalTraining
 from vergence.core.messages import Message, Reply, SealedReply, reply
 from vergence.core.method import Exposure, Method, Tree
-from vergence.core.params import Layout, Params
+from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import FitResult
 from vergence.core.stages import Piece
@@ -50,8 +50,6 @@ STEADY = 1e-3
 """Share of its best loss by which a pass of the generator's training must be better to count."""
 NEAR = 1e-3
 """Tolerance between vectors of the same text model on two machines."""
-STILL = OptimizerState({}, 0)
-NO_PARAMS = Params.zeros(Layout((), ()))
 
 
 @tagged("Memory", template="told")
@@ -303,7 +301,7 @@ class GlobalMemory(Method[Memory, Befriended]):
         self, c: Befriended, msg: Message, site: ClientContext
     ) -> Conversation[tuple[Befriended, Reply]]:
         """Send the classifier and the number of samples per class, with weight 0 if untrained."""
-        kinds = yield from compute(NO_PARAMS, site.train, "classes")
+        kinds = yield from compute(Params.named(), site.train, "classes")
         names = site.task.class_names()
         counts = Params.named(counts=kinds.bincount(minlength=len(names)).float())
         # A reply has the same shape from every client: one without a model sends zeros' stand-in of
@@ -325,7 +323,7 @@ class GlobalMemory(Method[Memory, Befriended]):
             CLASSIFIERS: thetas,
             ALPHA: shares(counts, self.alpha),
         }
-        rng, state = RandomStream("ap_fl", "noise").torch(), STILL
+        rng, state = RandomStream("ap_fl", "noise").torch(), FRESH
         best, worse = math.inf, 0
         for _ in range(self.passes):
             losses = []
@@ -370,7 +368,7 @@ class GlobalMemory(Method[Memory, Befriended]):
         net, meaning = layers_and_meaning(generator)
         # With vectors of another text model the generator would make samples of no class.
         self.check_meanings(meaning, site.task)
-        mine = yield from compute(NO_PARAMS, site.train, "classes")
+        mine = yield from compute(Params.named(), site.train, "classes")
         rng, n, likely = site.rng.child("friend").torch(), len(mine), mine
         if self.friend_classes == "all":
             likely = torch.cat([generator["classes"].nonzero().squeeze(1), mine]).unique()
@@ -378,7 +376,7 @@ class GlobalMemory(Method[Memory, Befriended]):
         noise = torch.randn(n, self.noise, generator=rng)
         made = {KIND: kinds, MEANING: meaning[kinds], NOISE: noise}
         samples = yield from forward(net, made, on=self.imagining)
-        judge, state = self.judge(site.task), STILL
+        judge, state = self.judge(site.task), FRESH
         part = theta.only(frozen_classifier(judge)[0].names).copy()
         for _ in range(local.epochs):
             for rows in torch.randperm(n, generator=rng).split(local.batch):

@@ -20,7 +20,7 @@ from torch import Tensor
 from vergence.core.conversation import Conversation, collect, forward, step
 from vergence.core.data import Batch
 from vergence.core.identifiers import ClientId
-from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.local_training import FRESH, LocalTraining, OptimizerState
 from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Method
 from vergence.core.params import Params
@@ -51,7 +51,6 @@ from vergence.methods.generative.sample_generator import (
 )
 
 O = TypeVar("O")  # noqa: E741
-STILL = OptimizerState({}, 0)
 NOTHING = Params(torch.zeros(0), Params.of(NoNetwork().build()).layout)
 """The parameters of a network that has none."""
 
@@ -185,8 +184,8 @@ class Taught(Method[Provided, O]):
         return Provided(
             task.init(),
             self.synthesis(task).init(),
-            STILL,
-            STILL,
+            FRESH,
+            FRESH,
             Params.named(vectors=vectors),
             knows,
             Params.named(classes=torch.zeros(len(vectors))),
@@ -377,7 +376,7 @@ class Taught(Method[Provided, O]):
         if s.known.flat.all() or not s.known.flat.any():
             return s
         # The classifier is another objective: the student's moments do not carry over.
-        s = replace(copy_state(s), learning=STILL)
+        s = replace(copy_state(s), learning=FRESH)
         for number in range(self.classifier_rounds):
             for made_of in self.generator_inputs(s, "classifier", number, every=True):
                 samples = yield from forward(s.generator, made_of, on=self.synthesis)

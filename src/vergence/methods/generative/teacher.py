@@ -16,6 +16,7 @@ from torch import Tensor
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, compute, fit, forward, step
 from vergence.core.data import Batch
+from vergence.core.local_training import FRESH
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Tree
 from vergence.core.params import Params
@@ -23,7 +24,7 @@ from vergence.core.stages import SMASHED
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.methods.generative.losses import KNOWN, REAL, TEACHER
-from vergence.methods.generative.provider import NOTHING, STILL, Taught
+from vergence.methods.generative.provider import NOTHING, Taught
 from vergence.methods.generative.sample_generator import KIND
 
 
@@ -178,7 +179,7 @@ class TeacherMethod(Taught[Owner]):
 
     def add_gradient(self, answer: Reply, batch: dict[str, Tensor]) -> Conversation[Reply]:
         """Add to an answer the gradient by the samples."""
-        result = yield from step(NOTHING, STILL, batch, self.steps, on=self.guidance, wrt=SMASHED)
+        result = yield from step(NOTHING, FRESH, batch, self.steps, on=self.guidance, wrt=SMASHED)
         assert result.gradient is not None
         return replace(
             answer, trees={**answer.trees, "gradients": Params.named(made=result.gradient)}

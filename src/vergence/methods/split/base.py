@@ -29,7 +29,7 @@ from vergence.core.conversation import (
 )
 from vergence.core.data import Batch, Samples
 from vergence.core.identifiers import ClientId
-from vergence.core.local_training import LocalTraining, OptimizerState
+from vergence.core.local_training import FRESH, LocalTraining, OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Method, Tree
 from vergence.core.naming import registry_name
@@ -41,7 +41,6 @@ from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.training.batches import batches
 
-FRESH = OptimizerState({}, 0)
 EXAMPLES = "examples"
 """The column that a client sends after its last batch in place of labels: its sample count."""
 # The client weighs itself: without a limit a malicious one could outweigh all others in the

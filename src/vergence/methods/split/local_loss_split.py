@@ -11,6 +11,7 @@ from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, ask_several, forward, step
 from vergence.core.data import Batch
 from vergence.core.identifiers import ClientId
+from vergence.core.local_training import FRESH
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure
 from vergence.core.params import Params
@@ -18,7 +19,6 @@ from vergence.core.stages import SMASHED, PartialModel, Piece, Staged
 from vergence.core.task import Model, Task
 from vergence.errors import ConfigError
 from vergence.methods.split.base import (
-    FRESH,
     BatchwiseSplit,
     ClientFront,
     ServerTail,

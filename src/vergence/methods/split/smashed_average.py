@@ -10,6 +10,7 @@ from torch import Tensor
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation, aggregate, collect, forward, step
 from vergence.core.identifiers import ClientId
+from vergence.core.local_training import FRESH
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Tree
 from vergence.core.params import Params
@@ -17,7 +18,7 @@ from vergence.core.stages import SMASHED
 from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
-from vergence.methods.split.base import FRESH, ClientFront, Cutting, SplitParts, label_columns
+from vergence.methods.split.base import ClientFront, Cutting, SplitParts, label_columns
 
 BATCHES = "batches"
 """Name under which a client sends its number of full batches, next to the shapes."""

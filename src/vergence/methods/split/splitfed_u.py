@@ -20,7 +20,7 @@ from vergence.core.conversation import (
     step,
 )
 from vergence.core.identifiers import ClientId
-from vergence.core.local_training import OptimizerState
+from vergence.core.local_training import FRESH, OptimizerState
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import Exposure, Method, Tree
 from vergence.core.params import Params
@@ -29,7 +29,6 @@ from vergence.core.tags import tagged
 from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.methods.split.base import (
-    FRESH,
     BatchwiseSplit,
     ClientFront,
     ServerTail,

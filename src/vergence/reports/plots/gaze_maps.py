@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vergence.errors import DataError
 from vergence.results.figure_style import (
-    COLOURS,
+    BLUE,
     INK,
     MUTED,
     PAPER,
@@ -38,7 +38,6 @@ FRAMES, PATCH, GRID = 4, 8, 8
 CENTRE = 0.74
 
 POINT = "#46e1ff"
-BLUE = COLOURS["fedavg"]
 
 
 @styled

@@ -16,7 +16,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from numpy.typing import NDArray
 
 from vergence.results.figure_style import (
-    COLOURS,
+    BLUE,
     INK,
     MUTED,
     PAPER,
@@ -34,7 +34,6 @@ from vergence.results.mask_files import Masks
 from vergence.results.read import Run, StudyResults
 
 SPLIT = LinearSegmentedColormap.from_list("shared to personal", [SHARED, PERSONAL])
-BLUE = COLOURS["fedavg"]
 # Columns into which a layer's entries are binned in the overview: more could not be told apart at
 # the width of a client's box.
 CELLS = 48
