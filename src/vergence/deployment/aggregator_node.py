@@ -19,12 +19,7 @@ from vergence.errors import StateError
 class AggregatorNode(ResidentNode):
     """Node that takes part in the secure sums of one run at a time, and has no data of clients."""
 
-    kind = "request"
-
-    @property
-    def role(self) -> str:
-        """This node's role, as messages to the operator name it."""
-        return "aggregator"
+    kind, role = "request", "aggregator"
 
     def begin(self, note: Mapping[str, Any]) -> Callable[[bytes], bytes]:
         """Return the function that answers messages of the secure sums of a run."""

@@ -145,6 +145,8 @@ class JoinedNode:
     """Base of nodes that answer a server's requests; `samples` counts a node's training samples."""
 
     samples = 0
+    role = "client"
+    """This node's role, as messages to the operator name it."""
     fit = staticmethod(deployable)
     """Function that checks and adapts the experiment in the folder."""
 
@@ -193,11 +195,6 @@ class JoinedNode:
             case _:
                 return self.work(note, body)
         return b""
-
-    @property
-    def role(self) -> str:
-        """This node's role, as messages to the operator name it."""
-        return "client"
 
     def work(self, note: Mapping[str, Any], body: bytes) -> bytes:
         """Carry out a request of a kind that only nodes of this role get; subclasses override this.

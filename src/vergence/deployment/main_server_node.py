@@ -26,18 +26,13 @@ class MainServerNode(ResidentNode):
     It knows clients by their public keys for encryption.
     """
 
-    kind = "main"
+    kind, role = "main", "main server"
 
     def __init__(self, folder: Path, side: ClientSide) -> None:
         super().__init__(folder, side)
         peers = sorted((folder / "peers").glob("*.box"))
         self.boxes = {peer.stem: SealedBox(folder / BOX, peer, peer.stem) for peer in peers}
         self.server: MainServer | None = None
-
-    @property
-    def role(self) -> str:
-        """This node's role, as messages to the operator name it."""
-        return "main server"
 
     def begin(self, note: Mapping[str, Any]) -> Callable[[bytes], bytes]:
         """Return the function that begins or continues sessions of a run with clients.

@@ -11,7 +11,6 @@ and `deployment.server_run`.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vergence.core.files import make_durable_folder, write_whole
+from vergence.data.io.generated_cache import cache_folder
 from vergence.deployment.folders import EXPERIMENT, ClientSide, ServerSide, write_settings
 from vergence.errors import ConfigError, UntrustedCode
-from vergence.experiment.code_names import SUFFIX, parse
+from vergence.experiment.code_names import SUFFIX, with_code_places
 from vergence.experiment.trust import python_files
 
 if TYPE_CHECKING:
@@ -77,18 +77,7 @@ def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
             sha = hashlib.sha256(place.encode()).hexdigest()[:8]
             name = f"{FOLDER}/{Path(place).stem}_{sha}{SUFFIX}"
         moved[place], files[name] = name, experiment.code[place].text
-    return _renamed(experiment.table, moved), files
-
-
-def _renamed(value: Any, moved: Mapping[str, str]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _renamed(part, moved) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_renamed(part, moved) for part in value]
-    code = parse(value) if isinstance(value, str) else None
-    if code is None or code.place not in moved:
-        return value
-    return f"{moved[code.place]}{value.removeprefix(code.place)}"
+    return with_code_places(experiment.table, lambda place: moved.get(place, place)), files
 
 
 def write_code(files: Mapping[str, bytes], folder: Path) -> None:
@@ -212,8 +201,7 @@ def remember_digests(digests: Iterable[str]) -> None:
 
 
 def _memory() -> Path:
-    home = os.environ.get("VERGENCE_CACHE") or Path.home() / ".cache" / "vergence"
-    return Path(home) / "accepted-code.txt"
+    return cache_folder() / "accepted-code.txt"
 
 
 def _listing(folder: Path, files: Mapping[str, str]) -> str:

@@ -158,31 +158,23 @@ class SecureSumClient:
         # between would spend budget that stands nowhere.
         if isinstance(message, RelayedShares | Openings):
             self._charge(row.question)
-        words = row.words.numpy().view("<u8")
-        if isinstance(terms, PairwiseParams):
-            return self._pairwise_step(terms, words, message)
-        identity = self.identity
+        words, identity = row.words.numpy().view("<u8"), self.identity
         assert identity.sign is not None
-        client = Contributor(
-            self.client, terms, words, identity.sign, identity.register, self.spent
-        )
-        answer: SumAnswer = client.answer(message)
+        rest = (words, identity.sign, identity.register, self.spent)
+        if isinstance(terms, PairwiseParams):
+            return self._pairwise_step(PairwiseClient(self.client, terms, *rest), message)
+        answer: SumAnswer = Contributor(self.client, terms, *rest).answer(message)
         return pack(answer)
 
-    def _pairwise_step(self, terms: PairwiseParams, words: Words, message: SumRequest) -> bytes:
+    def _pairwise_step(self, client: PairwiseClient, message: SumRequest) -> bytes:
         """Take the next step of an attempt at a sum with pairwise masks; return the answer."""
-        identity = self.identity
-        assert identity.sign is not None
-        client = PairwiseClient(
-            self.client, terms, words, identity.sign, identity.register, self.spent
-        )
         if not isinstance(message, Invitation):
             if not self.attempt.exists():
                 raise StateError("order: no attempt at a sum is under way")
             before = unpack(self.attempt.read_bytes(), Pending)
             # The secrets were made for these terms: used on others, a server could mix the messages
             # of two attempts and take the masks off a row.
-            if before.terms != terms:
+            if before.terms != client.terms:
                 raise StateError("round: this is of another attempt, or on other terms")
             resume(client, before)
         answer: SumAnswer = client.answer(message)

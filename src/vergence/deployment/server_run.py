@@ -84,19 +84,12 @@ def __getattr__(name: str) -> Any:
         from vergence.deployment.transport.wakeups import Wakeups  # an ordinary app does without
 
         return flower.server_app(
-            run_server, Wakeups((this_folder() / SECRET).read_bytes()) if LOCAL else None
+            lambda line, _: run_folder(this_folder(), line, ServerRun),
+            Wakeups((this_folder() / SECRET).read_bytes()) if LOCAL else None,
         )
     if name == "client":
         return flower.client_app(lambda asked, _: this_node().answer(asked))
     raise AttributeError(name)
-
-
-def run_server(line: flower.GridTransport, _: Any) -> None:
-    """Run the server in this process's folder until the experiment ends.
-
-    `line` is the connection to the nodes.
-    """
-    run_folder(this_folder(), line, ServerRun)
 
 
 def run_folder(folder: Path, line: flower.GridTransport, kind: type[ServerRun]) -> None:

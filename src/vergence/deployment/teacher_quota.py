@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vergence.core.files import csv_of, fields_of, open_for_append, settle
+from vergence.core.files import complete_length, csv_of, fields_of, open_for_append, settle
 from vergence.core.messages import Message
 from vergence.core.serialization import printable
 from vergence.deployment.client_registry import ENOUGH, LATER
@@ -72,7 +72,9 @@ class TeacherQuota:
             if self.mark is not None:
                 self.mark.check()
             file.seek(0)
-            whole = whole_lines(file.read())
+            data = file.read()
+            # A request whose line is incomplete was not answered.
+            whole = data[: complete_length(data)]
             entries, now = parse_entries(whole), self.clock()
             if any(known == mark for _, known, _ in entries):
                 return
@@ -81,7 +83,7 @@ class TeacherQuota:
             line = (f"{now:.3f}", mark, what, samples)
             # A line that a power cut tore would otherwise run into this one.
             file.truncate(len(whole))
-            file.write(encode_lines(*([] if whole else [COLUMNS]), line))
+            file.write(csv_of([*([] if whole else [COLUMNS]), line]).encode())
             file.flush()
             os.fsync(file.fileno())
         if not whole:
@@ -125,23 +127,6 @@ class TeacherQuota:
                 f"{LATER}{math.ceil(wait)} s: this client answers {self.a_minute:,} samples a "
                 f"minute and is asked about {samples:,} more"
             )
-
-    def entries(self) -> list[Entry]:
-        """Return the entries of the log; an incomplete last line is left out.
-
-        Raises:
-            StateError: the file is damaged.
-        """
-        path = self.folder / FILE
-        return parse_entries(whole_lines(path.read_bytes())) if path.exists() else []
-
-
-def whole_lines(data: bytes) -> bytes:
-    """Return the complete lines of a log.
-
-    A request whose line is incomplete was not answered.
-    """
-    return data[: data.rfind(b"\n") + 1]
 
 
 def parse_entries(data: bytes) -> list[Entry]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -59,6 +59,21 @@ def default_label(name: str) -> str:
     return code.kind if code and code.kind else Path(name).stem
 
 
+def with_code_places(value: Any, place_of: Callable[[str], str]) -> Any:
+    """Return a table in which the file or module of each name of Python code is replaced.
+
+    Args:
+        value: a table of an experiment, or any value in it.
+        place_of: the new file or module for that of a name; the same one where it stays.
+    """
+    if isinstance(value, Mapping):
+        return {key: with_code_places(part, place_of) for key, part in value.items()}
+    if isinstance(value, list):
+        return [with_code_places(part, place_of) for part in value]
+    code = parse(value) if isinstance(value, str) else None
+    return value if code is None else f"{place_of(code.place)}{value.removeprefix(code.place)}"
+
+
 def resolve_code_paths(value: Any, folder: Path) -> Any:
     """Return a table with `folder` in front of the names of Python files that exist in it.
 
@@ -68,14 +83,12 @@ def resolve_code_paths(value: Any, folder: Path) -> Any:
         value: a table of an experiment file, or any value in it.
         folder: the folder of the experiment file.
     """
-    if isinstance(value, Mapping):
-        return {key: resolve_code_paths(part, folder) for key, part in value.items()}
-    if isinstance(value, list):
-        return [resolve_code_paths(part, folder) for part in value]
-    code = parse(value) if isinstance(value, str) else None
-    if code is None or not code.place.endswith(SUFFIX) or not is_file(folder / code.place):
-        return value
-    return f"{folder / code.place}{value.removeprefix(code.place)}"
+
+    def beside_experiment(place: str) -> str:
+        there = place.endswith(SUFFIX) and is_file(folder / place)
+        return str(folder / place) if there else place
+
+    return with_code_places(value, beside_experiment)
 
 
 def is_file(path: Path) -> bool:

@@ -244,8 +244,10 @@ class PrivateFolder:
         """Function that signs with this folder's key."""
         return signer(self.path / NODE)
 
-    def hello(self, greeting: Greeting, role: Literal["client", "party"], terms: Terms) -> Hello:
-        """Return the signed answer to a greeting, with the terms of a question."""
+    def hello(
+        self, greeting: Greeting, role: Literal["client", "party"], terms: Terms | None
+    ) -> Hello:
+        """Return the signed answer to a greeting, with the terms of a question if there is one."""
         text = Hello.signed_text(greeting, role, self.name, terms)
         return Hello(role, self.name, terms, self.sign(text))
 
@@ -255,8 +257,7 @@ class PrivateFolder:
         By this answer the client asks which image is the first whose correlations (random numbers
         that hide an image once) are unused.
         """
-        text = Hello.signed_text(greeting, "client", self.name, None)
-        return Hello("client", self.name, None, self.sign(text))
+        return self.hello(greeting, "client", None)
 
     def is_genuine(self, greeting: Greeting, hello: Hello) -> bool:
         """Return whether a hello answers this greeting and is signed by a key in this folder."""

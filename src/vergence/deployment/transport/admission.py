@@ -101,8 +101,7 @@ class AdmissionMiddleware:
             (b"connection", b"close"),
             (b"content-length", b"0"),
         ]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        await refuse(send, 401, headers)
 
     def refusal(self, scope: Mapping[str, Any]) -> str | None:
         """Return why a request may not pass; None if it may."""
@@ -190,6 +189,12 @@ class AdmissionMiddleware:
             await send(message)
 
         return send_and_check
+
+
+async def refuse(send: Any, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    """Answer a request with a status and headers alone."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def replay_key(headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:

@@ -284,12 +284,20 @@ def run_tasks(
 
 
 @dataclass
-class ForkedTasks:
-    """Runs each task in a fork of this process, which has libraries and data in memory."""
+class Tasks:
+    """What all tasks of a process share: the end they are for, and the address that they call.
+
+    `root` is the file of the authority that signed the server's certificate; None: without TLS.
+    """
 
     kind: Literal["server", "client"]
     address: str
     root: Path | None
+
+
+@dataclass
+class ForkedTasks(Tasks):
+    """Runs each task in a fork of this process, which has libraries and data in memory."""
 
     def __post_init__(self) -> None:
         # Imported once here, and not in every fork.
@@ -310,16 +318,13 @@ class ForkedTasks:
 
 
 @dataclass
-class SpawnedTasks:
+class SpawnedTasks(Tasks):
     """Runs each task in its own interpreter; the next interpreter is always started in advance.
 
     An interpreter has libraries and data before its task comes, because Flower withdraws a task
     that does not respond for some seconds.
     """
 
-    kind: Literal["server", "client"]
-    address: str
-    root: Path | None
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

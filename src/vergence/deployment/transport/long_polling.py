@@ -16,7 +16,7 @@ import asyncio
 import base64
 from typing import Any
 
-from vergence.deployment.transport.admission import REASON, SHOWN
+from vergence.deployment.transport.admission import REASON, SHOWN, refuse
 from vergence.deployment.transport.wakeups import REST, Wakeups
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
@@ -248,12 +248,6 @@ class LongPollMiddleware:
         finally:
             if self.waiting.get(node) is waiting:
                 del self.waiting[node]
-
-
-async def refuse(send: Any, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-    """Answer a request with a status and headers alone."""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def announced_in(request: bytes) -> str:
