@@ -29,7 +29,7 @@ from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import ConfigError
 from vergence.methods.clustered.base import model_of_group, tree_of_models, update_of
-from vergence.methods.clustered.cfedvs import NO_PARAMS, CFedVS, Communities
+from vergence.methods.clustered.cfedvs import CFedVS, Communities
 from vergence.metrics.dtw import dtw
 from vergence.models.linear import Linear
 from vergence.tasks.toy import ToyTask
@@ -168,7 +168,7 @@ def test_four_bytes_per_person_leave_before_training(tmp_path):
 def test_a_round_by_hand(share_body, expected):
     method = CFedVS(local=PLAIN, clusters=2, share_body=share_body)
     models = tree_of_models([TASK.init()] * 2, method.common_layers(TASK))
-    server = Communities(models, NO_PARAMS, {"a": 0, "b": 0, "c": 1})
+    server = Communities(models, Params.named(), {"a": 0, "b": 0, "c": 1})
 
     def answer(ask):
         sealed = [

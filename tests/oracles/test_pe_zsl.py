@@ -13,7 +13,7 @@ import torch
 
 from tests.engine.toys import run_toy, table
 from vergence.core.conversation import drive
-from vergence.core.local_training import LocalTraining
+from vergence.core.local_training import FRESH, LocalTraining
 from vergence.core.messages import Message, reply, seal
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
@@ -24,7 +24,7 @@ from vergence.data.synthetic.zsl_synthetic import ZslSynthetic
 from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.methods.generative.losses import KNOWN, TEACHER, kl, mmd, moments
 from vergence.methods.generative.pe_zsl import PeZsl
-from vergence.methods.generative.provider import NOTHING, STILL, copy_state
+from vergence.methods.generative.provider import NOTHING, copy_state
 from vergence.methods.generative.sample_generator import KIND
 from vergence.models.linear import Linear
 from vergence.models.mlp import Mlp
@@ -78,7 +78,7 @@ def test_the_owners_gradient_by_hand():
         TEACHER: torch.tensor([2.0, -1, 1]),
         KNOWN: torch.ones(2),
     }
-    asked = Step(NOTHING, STILL, batch, SMALL.steps, SMALL.guidance, SMASHED)
+    asked = Step(NOTHING, FRESH, batch, SMALL.steps, SMALL.guidance, SMASHED)
     found = Trainers(task).answer(asked, 0.0)
     assert found.gradient.tolist() == [[2.0, -1.0], [1.0, -0.5]]
     assert found.loss == pytest.approx((2**2 / 2 + 1**2 / 2) / 2)

@@ -13,13 +13,13 @@ from torch.nn.utils import parametrizations
 
 import vergence as vg
 from vergence.core.data import Samples
+from vergence.core.local_training import FRESH
 from vergence.core.objectives import loss_per_sample
 from vergence.core.requests import Step
 from vergence.core.stages import PULL, SMASHED, Staged, pieces
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import client_hooks
 from vergence.errors import ConfigError
-from vergence.methods.split.base import FRESH
 from vergence.models.siamese import Siamese
 from vergence.privacy.config import DpSgd, Privacy
 from vergence.privacy.dp.mixing_probe import refuse_mixing
