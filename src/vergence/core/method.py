@@ -311,11 +311,11 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     def finish(self, s: S, clients: Sequence[ClientId]) -> Conversation[S]:
         """Exchange messages with clients once, after the last round; return the server's state.
 
-        Default: return the state unchanged.
+        Default: ask every client for each of `finish_verbs`, and return the state unchanged.
         """
+        for verb in self.finish_verbs:
+            yield from aggregate(verb, to=clients)
         return s
-        # Never reached: it makes this function a generator, as overrides are.
-        yield
 
     def model_on(self, c: C, msg: Message, site: ClientContext) -> Params | Conversation[Params]:
         """Return the model with which this client predicts; default: the model that it received.
@@ -430,12 +430,20 @@ class AdaptiveServer(ServerOptimizer[Moments]):
                 )
 
     @abstractmethod
+    def second_moment(self, second: Params, update: Params) -> Params:
+        """Return the second moment of updates after the clients' mean update."""
+
     def moments(self, model: Params) -> Moments:
         """Return the first state of a server with this model and its own `tau`."""
+        # Reddi et al., Algorithm 2, ask for v_{-1} >= tau^2, and this is the smallest of these.
+        return Moments(model, model * 0.0, model * 0.0 + self.tau**2)
 
-    @abstractmethod
     def optimizer_step(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
         """Return the state after the optimiser's step with this rate and tau."""
+        first = self.beta1 * s.first + (1 - self.beta1) * update
+        second = self.second_moment(s.second, update)
+        step = first / (second.like(second.flat.sqrt()) + tau)
+        return replace(s, model=s.model + server_lr * step, first=first, second=second)
 
     def server(self, task: Task) -> Moments:
         """Return the first server state: the task's initial model, and the initial moments."""

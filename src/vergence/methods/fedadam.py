@@ -58,17 +58,17 @@ class FedAdam(AdaptiveServer):
         floor = self.tau**2 if self.variant == "reddi" else 0.0
         return AdamMoments(model, model * 0.0, model * 0.0 + floor)
 
+    def second_moment(self, second: Params, update: Params) -> Params:
+        """Return Adam's second moment: the decaying mean of squares."""
+        # The gaze paper's Algorithm 1 prints one decay for both moments.
+        beta2 = self.beta1 if self.variant == "seed_exact" else self.beta2
+        return beta2 * second + (1 - beta2) * update * update
+
     def optimizer_step(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
         """Return the server's state after Adam's step along the clients' mean update."""
         assert isinstance(s, AdamMoments | AutoMoments)
-        beta1, steps = self.beta1, s.steps + 1
-        # The gaze paper's Algorithm 1 prints one decay for both moments.
-        beta2 = beta1 if self.variant == "seed_exact" else self.beta2
-        first = beta1 * s.first + (1 - beta1) * update
-        second = beta2 * s.second + (1 - beta2) * update * update
+        steps = s.steps + 1
         if self.variant == "corrected":
             # Both corrections in one factor of the rate, so tau is added to the uncorrected root.
-            server_lr *= math.sqrt(1 - beta2**steps) / (1 - beta1**steps)
-        step = first / (second.like(second.flat.sqrt()) + tau)
-        model = s.model + server_lr * step
-        return replace(s, model=model, first=first, second=second, steps=steps)
+            server_lr *= math.sqrt(1 - self.beta2**steps) / (1 - self.beta1**steps)
+        return replace(super().optimizer_step(s, update, server_lr, tau), steps=steps)

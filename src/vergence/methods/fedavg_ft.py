@@ -1,14 +1,13 @@
 """FedAvg with local fine-tuning after the last round: a baseline that most papers omit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, fit
 from vergence.core.messages import Message, Reply, reply
 from vergence.core.method import AveragingMethod, Exposure, Global, UpdateMethod
 from vergence.core.params import Params
@@ -45,11 +44,6 @@ class FedAvgFT(UpdateMethod[Global, Tuned], AveragingMethod[Tuned]):
     def client(self, task: Task) -> Tuned:
         """Return the state of a new client: no fine-tuned model yet."""
         return Tuned(None)
-
-    def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let every client fine-tune the final model, once after the last round."""
-        yield from aggregate("tune", to=clients)
-        return s
 
     def on_tune(
         self, c: Tuned, msg: Message, site: ClientContext

@@ -1,17 +1,16 @@
 """FedBABU: learn a common body under a head that never changes, then fine-tune locally."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, fit
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import BodyMethod, Exposure, Global
+from vergence.core.method import BodyMethod, Exposure
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -69,11 +68,6 @@ class FedBABU(BodyMethod[Untouched]):
         fitted = yield from fit(start, site.train, self.local, trainable=~c.head)
         update = fitted.params.only(msg["body"]) - msg["body"]
         return c, reply(body=update, weight=fitted.weight(self.weights), metrics=fitted.metrics)
-
-    def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let every client fine-tune the whole network, once after the last round."""
-        yield from aggregate("tune", to=clients)
-        return s
 
     def on_tune(
         self, c: Untouched, msg: Message, site: ClientContext

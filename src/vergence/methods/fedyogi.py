@@ -1,11 +1,11 @@
 """FedYogi: FedAdam whose second moment moves by at most (1 - beta2) D^2 a round."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Interval
 
-from vergence.core.method import AdaptiveServer, Moments
+from vergence.core.method import AdaptiveServer
 from vergence.core.params import Params
 from vergence.core.tags import LATER
 
@@ -36,16 +36,8 @@ class FedYogi(AdaptiveServer):
     weights: Literal["samples", "equal"] = "equal"
     adapt: Literal["fixed", "auto"] = field(default="fixed", metadata={LATER: True})
 
-    def moments(self, model: Params) -> Moments:
-        """Return the first state of a server with this model."""
-        # Algorithm 2 asks for v_{-1} >= tau^2, and this is the smallest that it allows.
-        return Moments(model, model * 0.0, model * 0.0 + self.tau**2)
-
-    def optimizer_step(self, s: Moments, update: Params, server_lr: float, tau: float) -> Moments:
-        """Return the server's state after Yogi's step along the clients' mean update."""
+    def second_moment(self, second: Params, update: Params) -> Params:
+        """Return Yogi's second moment: it moves by a share of the square, up or down."""
         square = update * update
-        first = self.beta1 * s.first + (1 - self.beta1) * update
-        sign = square.like((s.second - square).flat.sign())
-        second = s.second - (1 - self.beta2) * square * sign
-        step = first / (second.like(second.flat.sqrt()) + tau)
-        return replace(s, model=s.model + server_lr * step, first=first, second=second)
+        sign = square.like((second - square).flat.sign())
+        return second - (1 - self.beta2) * square * sign

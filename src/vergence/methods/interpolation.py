@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 
 from vergence.core.client import ClientContext
-from vergence.core.conversation import Conversation, aggregate, compute, fit
-from vergence.core.identifiers import ClientId
+from vergence.core.conversation import Conversation, compute, fit
 from vergence.core.messages import Message, Reply, reply
-from vergence.core.method import AveragingMethod, Exposure, Global
+from vergence.core.method import AveragingMethod, Exposure
 from vergence.core.params import Params
 from vergence.core.tags import tagged
 from vergence.core.task import Task
@@ -99,11 +98,6 @@ class Interpolation(AveragingMethod[Mixing]):
                 row.append((yield from compute(params, block, "loss")))
             losses.append(row)
         return candidates[simplest_near_best(losses, list(map(len, blocks)), self.errors)]
-
-    def finish(self, s: Global, clients: Sequence[ClientId]) -> Conversation[Global]:
-        """Let every client choose its final model."""
-        yield from aggregate("settle", to=clients)
-        return s
 
     def on_settle(
         self, c: Mixing, msg: Message, site: ClientContext

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.task import Task
 from vergence.models.cross_encoder import roles
-from vergence.tasks.cross_encoder import check_rows, mean_eyes, pixels, reconstruction_metrics
+from vergence.tasks.base import GlanceTask
+from vergence.tasks.cross_encoder import mean_eyes, pixels, reconstruction_metrics
 
 Flat = Float[Tensor, "rows eyes values"]
 
 
 @dataclass(frozen=True)
-class AutoEncoder(Task):
+class AutoEncoder(GlanceTask):
     """Reconstruct every eye from its own codes, with the network of the Cross-Encoder.
 
     Attributes:
@@ -75,10 +75,6 @@ class AutoEncoder(Task):
     def metrics(self, outputs: Flat, samples: Samples) -> dict[str, float]:
         """Return the quality of the reconstructed eyes, as in the Cross-Encoder's task."""
         return reconstruction_metrics(_images_and_codes(outputs, dict(samples.columns))[0], samples)
-
-    def check(self, federation: Federation) -> None:
-        """Refuse data in which a person has no two training rows of the same eyes."""
-        check_rows("auto_encoder", federation)
 
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Return the metrics of each person's mean training image, by baseline and person."""

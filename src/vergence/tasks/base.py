@@ -1,6 +1,6 @@
-"""Base of tasks whose outputs may depend on each person's own prior.
+"""Bases of tasks: outputs that may depend on a person's own prior, and pairs of glances.
 
-Used by `tasks.gaze_angle` and `tasks.gaze_map`.
+Used in `tasks`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from vergence.core.data import Batch, Samples, Splits
+from vergence.core.federation import Federation
+from vergence.core.naming import plural, registry_name
 from vergence.core.task import Task
+from vergence.errors import DataError
 from vergence.metrics.personal_priors import choose_prior_amount
 
 
@@ -55,3 +58,31 @@ class PriorTask(Task):
     def loss_with_prior(self, output: Tensor, batch: Batch) -> Tensor:
         """Return the loss of a network's outputs, after the batch's priors are applied to them."""
         return self.loss(self.with_prior(output, batch), batch)
+
+
+class GlanceTask(Task):
+    """Base of tasks that learn from pairs of glances, without labels."""
+
+    def check(self, federation: Federation) -> None:
+        """Refuse data in which a person has no two training rows of the same eyes.
+
+        Raises:
+            DataError: a column is missing, or somebody has fewer than two such rows.
+        """
+        name = registry_name(self)
+        for person, splits in federation.people.items():
+            columns = splits.train.columns
+            missing = [column for column in ("eyes", "whose") if column not in columns]
+            if missing:
+                raise DataError(
+                    f"{name}: the data has no column {missing[0]}; use model cross_encoder or "
+                    "siamese with federation eye_glances, eye_synthetic, mpiigaze or "
+                    "mpiigaze_crops"
+                )
+            same = columns["whose"].unique(return_counts=True)[1]
+            most = int(same.max()) if len(same) else 0
+            if most < 2:
+                raise DataError(
+                    f"{name}: '{person}' has {plural(most, 'glance')} of an eye to train on, a "
+                    "swap takes two; leave this person out, or give more samples"
+                )

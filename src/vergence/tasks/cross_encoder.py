@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from vergence.core.data import Batch, Samples
 from vergence.core.federation import Federation
-from vergence.core.naming import plural
-from vergence.core.task import Task
-from vergence.errors import ConfigError, DataError
+from vergence.errors import ConfigError
 from vergence.models.cross_encoder import roles
+from vergence.tasks.base import GlanceTask
 
 WHITE = 255
 GREY = 0.25
@@ -29,7 +28,7 @@ PerRow = Float[Tensor, " rows"]
 
 
 @dataclass(frozen=True)
-class CrossEncoderTask(Task):
+class CrossEncoderTask(GlanceTask):
     """Reconstruct every eye with the eye code of another moment, or the other eye's gaze code.
 
     Rows with the same `whose` show the same eyes; `eyes` are uint8 `[rows, eyes, 1, H, W]`, not
@@ -80,10 +79,6 @@ class CrossEncoderTask(Task):
         """Return the quality of the reconstructed eyes; pairs are those of the rows in order."""
         return reconstruction_metrics(outputs, samples)
 
-    def check(self, federation: Federation) -> None:
-        """Refuse data without pairs of glances; see `check_rows`."""
-        check_rows("cross_encoder", federation)
-
     def priors(self, federation: Federation) -> Mapping[str, Mapping[str, dict[str, float]]]:
         """Return the metrics of each person's mean training image, by baseline and person."""
         return mean_eyes(federation)
@@ -132,26 +127,3 @@ def mean_eyes(federation: Federation) -> dict[str, dict[str, dict[str, float]]]:
             for p, s in people.items()
         }
     }
-
-
-def check_rows(task: str, federation: Federation) -> None:
-    """Check that every person has at least two training rows of the same eyes.
-
-    Raises:
-        DataError: a column is missing, or somebody has fewer than two such rows.
-    """
-    for person, splits in federation.people.items():
-        columns = splits.train.columns
-        missing = [name for name in ("eyes", "whose") if name not in columns]
-        if missing:
-            raise DataError(
-                f"{task}: the data has no column {missing[0]}; use model cross_encoder or siamese "
-                "with federation eye_glances, eye_synthetic, mpiigaze or mpiigaze_crops"
-            )
-        same = columns["whose"].unique(return_counts=True)[1]
-        most = int(same.max()) if len(same) else 0
-        if most < 2:
-            raise DataError(
-                f"{task}: '{person}' has {plural(most, 'glance')} of an eye to train on, a swap "
-                "takes two; leave this person out, or give more samples"
-            )

@@ -13,18 +13,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.data import Batch, Samples
-from vergence.core.federation import Federation
 from vergence.core.naming import registry_name
-from vergence.core.task import Task
 from vergence.errors import ConfigError
 from vergence.metrics.intervals import SHARE, Bounds
-from vergence.tasks.cross_encoder import check_rows, pixels
+from vergence.tasks.base import GlanceTask
+from vergence.tasks.cross_encoder import pixels
 
 Views = Float[Tensor, "rows eyes 4 out"]
 
 
 @dataclass(frozen=True)
-class SiameseTask(Task):
+class SiameseTask(GlanceTask):
     """Recognise a picture in another view of it, without labels.
 
     Attributes:
@@ -88,7 +87,3 @@ class SiameseTask(Task):
         # Strictly nearer: a network that gives everything one code recognises nothing.
         match = float((own > alike.max(1).values).double().mean())
         return {"match": match, "score": match}
-
-    def check(self, federation: Federation) -> None:
-        """Refuse data in which a person has no two training rows of the same eyes."""
-        check_rows("siamese", federation)
