@@ -70,26 +70,16 @@ class Profile:
         self.cpu[self.method, self.running] += self.at[1] - then[1]
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the block for another phase."""
+    def counting(self, method: str, phase: str) -> Iterator[None]:
+        """Count the block for a method and a phase."""
         self._stop()
-        before, self.running = self.running, name
+        before = self.method, self.running
+        self.method, self.running = method, phase
         try:
             yield
         finally:
             self._stop()
-            self.running = before
-
-    @contextmanager
-    def of(self, method: str) -> Iterator[None]:
-        """Count the block for another method."""
-        self._stop()
-        before, self.method = self.method, method
-        try:
-            yield
-        finally:
-            self._stop()
-            self.method = before
+            self.method, self.running = before
 
     def take_times(self) -> dict[str, tuple[float, float]]:
         """Return wall and CPU seconds by phase since the last call, for a worker's parent."""
@@ -148,7 +138,7 @@ def start() -> Profile:
 
     @wraps(plain_import)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        with profile.phase("import"):
+        with profile.counting(profile.method, "import"):
             return plain_import(*args, **kwargs)
 
     builtins.__import__ = timed
@@ -167,12 +157,14 @@ def phase(name: str) -> AbstractContextManager[None]:
 
     A thread beside the one that began the profile counts for the phase that runs there.
     """
-    return OFF if active is None or active.thread != get_ident() else active.phase(name)
+    if active is None or active.thread != get_ident():
+        return OFF
+    return active.counting(active.method, name)
 
 
 def method(label: str) -> AbstractContextManager[None]:
     """Count the block for a method, where there is a profile."""
-    return OFF if active is None else active.of(label)
+    return OFF if active is None else active.counting(label, active.running)
 
 
 def in_worker() -> None:

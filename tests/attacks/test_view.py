@@ -29,13 +29,6 @@ def test_sends_of_one_image_are_averaged_whatever_their_order():
     assert mean.tolist() == [[5.0, 5.0], [2.0, 4.0]]
 
 
-def test_a_view_of_one_client_holds_nothing_of_others():
-    mine = VIEW.from_senders("p00")
-    assert {batch.sender for batch in mine.sent} == {"p00"}
-    assert mine.updates == ()
-    assert [batch.round for batch in mine.sent] == [1, 2]
-
-
 def test_what_was_not_seen_cannot_be_attacked():
     with pytest.raises(ConfigError, match="the server saw no smashed data of 'p05'"):
         VIEW.averaged("p05")

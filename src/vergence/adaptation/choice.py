@@ -80,30 +80,23 @@ def candidates(adapter: Adapter) -> list[str]:
     return [way for way in SIMPLEST_FIRST if way in adapter.ways]
 
 
-def default_way(adapter: Adapter) -> str:
-    """Way to keep without evidence: the shared model, or a correction fitted to other people.
-
-    A correction whose priors are the spread over the run's own people changes hardly anything
-    where there are few samples, or where people hardly differ. Of several such corrections the one
-    with the most terms is taken.
-    """
-    return list(adapter.fitted)[-1] if adapter.fitted else SHARED
-
-
 def choose(
     adapter: Adapter, ways: Sequence[str], rows: Rows, stream: RandomStream
 ) -> AdaptationChoice:
     """Choose among ways, simplest first, by cross-validation on some of a person's samples.
 
-    Every way is fitted without one fold of the samples and measured on that fold. The `default_way`
-    is kept unless another is better by more than one standard error of the difference. Where gaze
-    angles have a residual kernel, or a correction is fitted to others, that one is kept unless
-    another is better by more than two standard errors. With one sample there is no
+    Every way is fitted without one fold of the samples and measured on that fold. The default,
+    the shared model or a correction fitted to other people, is kept unless another is better by
+    more than one standard error of the difference. Where gaze angles have a residual kernel, or a
+    correction is fitted to others, that one is kept unless another is better by more than two
+    standard errors. With one sample there is no
     cross-validation, and the default is kept; with none it is the shared model. Samples on which
     the shared model has no score do not count; a way without a score on any other sample has
     diverged. Samples of one target, or of one frame, are in one fold and count as one.
     """
-    unsure = default_way(adapter) if len(rows) else SHARED
+    # A correction whose priors are the spread over the run's own people changes hardly anything
+    # where there are few samples, or where people hardly differ. The last one has the most terms.
+    unsure = list(adapter.fitted)[-1] if adapter.fitted and len(rows) else SHARED
     unit = units(adapter.labelled.subset(rows))
     fold = fold_numbers(len(set(unit.tolist())))[unit]
     if len(set(fold.tolist())) < FEWEST:

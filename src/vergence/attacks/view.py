@@ -88,16 +88,6 @@ class AttackerView:
                     f"{len(batch.images)} numbers of images; give one number per sample"
                 )
 
-    def from_senders(self, *senders: str) -> AttackerView:
-        """Return the part of the view that these clients sent."""
-        return AttackerView(
-            self.party,
-            tuple(batch for batch in self.sent if batch.sender in senders),
-            tuple(update for update in self.updates if update.sender in senders),
-            self.sums,
-            self.models,
-        )
-
     def updates_of_round(self, round: int) -> dict[str, ObservedUpdate]:
         """Return the updates of a round by sender, in the order of their names.
 

@@ -67,7 +67,7 @@ class ClientRunner:
         sums: secure sums. With them, a reply that the server may only see in a sum leaves the
             client as a vector of integers. None: no secure sums.
         channel: what messages, replies and states pass through, such as a conversion to bytes.
-        prepares: whether people may be evaluated together.
+        prepares: whether people may be trained, and evaluated, together.
     """
 
     prepares = True
@@ -114,7 +114,7 @@ class ClientRunner:
 
         The turns run at once if clients are stacked or a GPU trains; otherwise one by one.
         """
-        if self.worker.together:
+        if self.prepares and self.worker.together:
             states = [self.state_of(task) for task in tasks]
             yield from zip(tasks, states, self.worker.turns(tasks, states, batch), strict=True)
             return

@@ -5,7 +5,7 @@ Used by `engine.round_loop`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -68,14 +68,6 @@ class LabRunner(ClientRunner):
         # The sum of masks says how many of the lab's people share each entry: no mask any more.
         exposed = super().exposed(verb)
         return replace(exposed, weight="per entry") if exposed.weight == "mask" else exposed
-
-    def _turns(
-        self, tasks: Sequence[ClientTask], batch: TaskBatch
-    ) -> Iterator[tuple[ClientTask, ClientState, TurnResult]]:
-        """Run the turns of labs one after the other, also on a GPU: a lab is no client there."""
-        for task in tasks:
-            before = self.state_of(task)
-            yield task, before, self.turn(task, before, batch)
 
     def turn(self, task: ClientTask, before: ClientState, batch: TaskBatch) -> TurnResult:
         """Run the turns of a lab's people; return the weighted sum of their replies.

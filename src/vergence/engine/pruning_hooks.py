@@ -16,7 +16,7 @@ from vergence.core.params import Params
 from vergence.core.requests import Fit, Forward, Step, StepResult
 from vergence.core.task import Task
 from vergence.privacy.hooks import ClientHooks, Turn
-from vergence.training.pruning import Gradual, has_prunable_layer, prune_request
+from vergence.training.pruning import KINDS, Gradual, prune_request
 
 ZEROS = "zeros"
 """Name of a metric: the fraction of a model's parameters that are zero."""
@@ -65,7 +65,7 @@ class PruningHooks(ClientHooks):
             self.pieces[piece] = piece.module()
         network = self.pieces[piece]
         # A piece may have no layer of the kinds that are pruned.
-        prunes = has_prunable_layer(network, self.pruning.layers)
+        prunes = any(isinstance(m, KINDS[self.pruning.layers]) for m in network.modules())
         mask = self._mask(network, ask.params, round) if prunes else None
         if mask is None:
             return then(ask)

@@ -182,11 +182,6 @@ def prunable_weights(
     return names
 
 
-def has_prunable_layer(network: nn.Module, layers: Literal["linear", "conv", "both"]) -> bool:
-    """Return whether a network, or a piece of one, has a layer of this kind."""
-    return any(isinstance(m, KINDS[layers]) for m in network.modules())
-
-
 def prune_request(ask: Fit, keep: Mask) -> Fit:
     """Return a request for the same training with pruned entries zero and not trained."""
     trainable = keep if ask.trainable is None else keep & ask.trainable

@@ -65,7 +65,6 @@ class CameraView:
 EYE = CameraView()
 """The virtual camera of MPIIGaze's eye patches: 1.6 pixels per mm."""
 MPII_FACE = CameraView(1600.0, 1000.0, 224, 224)
-XGAZE_FACE = CameraView(960.0, 600.0, 224, 224)
 """The virtual camera of ETH-XGaze's face pictures (these also exist for a distance of 300 mm)."""
 
 

@@ -238,10 +238,6 @@ class _Frames:
             if identity(cut.path) != before:
                 raise DataError(f"video {cut.path} changed while it was read; load it again")
 
-    def count_as_done(self) -> None:
-        """Advance the progress bar by all frames; called when the cache has them."""
-        self.progress.advance(self.shape[0])
-
     def in_memory(self) -> Tensor:
         rows = np.empty(self.shape, np.uint8)
         for row, frame in zip(rows, self.decode(0), strict=True):
@@ -304,7 +300,7 @@ class Store:
                 if mapped is None:
                     self._make(path, layout, source)
                     return _map_entry(path, layout)
-        source.count_as_done()
+        source.progress.advance(source.shape[0])
         return mapped
 
     def _make(self, path: Path, layout: _StoreLayout, source: _Frames) -> None:

@@ -66,7 +66,8 @@ class Gaze:
             "the time goes back": np.diff(self.t_s, prepend=self.t_s[:1]) < 0,
             "gaze is NaN although the sample is marked valid": self.valid
             & ~(np.isfinite(self.x) & np.isfinite(self.y)),
-            "valid gaze lies outside [0, 1]": self.valid & self._outside(),
+            "valid gaze lies outside [0, 1]": self.valid
+            & ((self.x < 0) | (self.x > 1) | (self.y < 0) | (self.y > 1)),
         }
         for fault, rows in checks.items():
             if rows.any():
@@ -179,9 +180,6 @@ class Gaze:
             dt_ms=dt,
             source=self.source,
         )
-
-    def _outside(self) -> NDArray[np.bool_]:
-        return (self.x < 0) | (self.x > 1) | (self.y < 0) | (self.y > 1)
 
 
 def fixation_spans(

@@ -155,10 +155,8 @@ def _files(files: object) -> bool:
     return True
 
 
-@lru_cache
-def _hints(record: type) -> dict[str, object]:
-    """Return field name -> type of a dataclass; cached, as states are checked in every turn."""
-    return typing.get_type_hints(record)
+_hints = lru_cache(typing.get_type_hints)
+"""Field name -> type of a dataclass; cached, as states are checked in every turn."""
 
 
 def fits(value: object, hint: object) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from vergence.core.client import ClientContext
 from vergence.core.conversation import (
@@ -206,8 +205,12 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
         assert c.front is not None
         batch = site.train.take(rows)
         smashed = yield from forward(c.front, batch, self.front, rows)
+        # The server's layers need to know which rows are equal, and nothing of their values.
         public = Params.named(
-            **{name: row_groups(batch[name]) for name in side_input_names(self.back(site.task))}
+            **{
+                name: batch[name].unique(return_inverse=True)[1]
+                for name in side_input_names(self.back(site.task))
+            }
         )
         return c, reply(smashed=pack(smashed, self.number), public=public)
 
@@ -240,9 +243,3 @@ class SplitFedU(BatchwiseSplit[Ends, EndHalf]):
 def side_input_names(middle: Piece) -> tuple[str, ...]:
     """Return the names of the columns that the server's stages take."""
     return middle.task.side_inputs if reads_side_inputs(middle) else ()
-
-
-def row_groups(column: Tensor) -> Tensor:
-    """Return for each row the number of its group of equal rows, from 0."""
-    # The server's layers need to know which rows are equal, and nothing of their values.
-    return column.unique(return_inverse=True)[1]

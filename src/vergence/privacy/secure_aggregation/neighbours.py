@@ -31,7 +31,7 @@ Used by `privacy.secure_aggregation.pairwise`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache
 from math import ceil, comb
 from typing import NamedTuple
@@ -123,8 +123,3 @@ def neighbours(ring_order: list[str], reach: int) -> dict[str, frozenset[str]]:
         name: frozenset(twice[at - reach : at] + twice[at + 1 : at + reach + 1])
         for at, name in enumerate(twice[people : 2 * people], people)
     }
-
-
-def all_pairs(names: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return everybody as everybody else's neighbour, by name."""
-    return {name: frozenset(names) - {name} for name in names}

@@ -54,7 +54,6 @@ from vergence.privacy.secure_aggregation.masking import (
 )
 from vergence.privacy.secure_aggregation.neighbours import (
     ATTEMPTS,
-    all_pairs,
     neighbours,
     order,
     ring,
@@ -75,7 +74,6 @@ from vergence.privacy.secure_aggregation.pairwise_messages import (
     Total,
     Unmask,
     check_roster,
-    share_numbers,
     view_digest,
 )
 from vergence.privacy.secure_aggregation.session import (
@@ -120,15 +118,21 @@ class Graph:
 
     def __init__(self, terms: PairwiseParams, names: Collection[str], order: list[str]) -> None:
         found = ring(len(names), terms.colluders or 0, terms.dropouts) if order else None
-        self.neighbours = neighbours(order, found.reach) if found else all_pairs(names)
+        self.neighbours = (
+            neighbours(order, found.reach)
+            if found
+            else {name: frozenset(names) - {name} for name in names}
+        )
         self.threshold = found.threshold if found else terms.threshold
 
     def numbers(self, owner: str) -> dict[str, int]:
         """Return the numbers in Shamir's scheme of the clients with shares of `owner`'s secrets.
 
-        These are its neighbours, and the owner itself.
+        These are its neighbours, and the owner itself. A client's share of a secret is the value of
+        the secret's polynomial at the client's number, from 1 on.
         """
-        return share_numbers(self.neighbours[owner] | {owner})
+        sharers = self.neighbours[owner] | {owner}
+        return {name: number for number, name in enumerate(sorted(sharers), 1)}
 
 
 class PairwiseClient(Participant[PairwiseParams]):

@@ -247,14 +247,6 @@ def check_roster(adverts: Mapping[str, Advert], terms: PairwiseParams) -> None:
         raise Refused("lists: a key is there twice")
 
 
-def share_numbers(adverts: Collection[str]) -> dict[str, int]:
-    """Return the number of each client in Shamir's scheme (from 1), by name.
-
-    A client's share of a secret is the value of the secret's polynomial at the client's number.
-    """
-    return {name: number for number, name in enumerate(sorted(adverts), 1)}
-
-
 def view_digest(
     terms: bytes,
     adverts: Mapping[str, Advert],

@@ -67,11 +67,6 @@ def rebuilt(tried: list[dict[str, Any]]) -> float | None:
     return max(plain, default=None)
 
 
-def better_than_chance(rates: list[dict[str, Any]]) -> bool:
-    """Return whether an attack on what was sent was better about people than chance."""
-    return any(rate["better"] for rate in rates if rate["as_it_ran"])
-
-
 def _rows(run: Run | None, name: str) -> list[dict[str, str]]:
     if run is None or not (path := run.folder / "audit" / name).exists():
         return []

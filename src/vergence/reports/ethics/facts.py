@@ -23,7 +23,6 @@ from vergence.reports.downloads import downloads
 from vergence.reports.ethics import wording as words
 from vergence.reports.ethics.attack_findings import (
     attacks,
-    better_than_chance,
     not_tried,
     rates,
     rebuilt,
@@ -75,7 +74,9 @@ def facts(
         "glossary": [list(row) for row in (*means.subject.glossary, *scored(task.headline))],
         "finished": run is not None,
         "poisoned": poisoned(experiment) if experiment.poison and experiment.poison.share else "",
-        "verdict": words.verdict(means, spent, rebuilt(tried), better_than_chance(found)),
+        "verdict": words.verdict(
+            means, spent, rebuilt(tried), any(r["better"] for r in found if r["as_it_ran"])
+        ),
         "backed": spent.get("person", {}).get("epsilon", math.inf) <= words.SOME,
         "leaves": [asdict(row) for row in rows],
         "bytes": {
