@@ -17,8 +17,8 @@ from vergence.core.conversation import Conversation, NoReplyCounted
 from vergence.core.identifiers import ClientId
 from vergence.core.messages import Message, Reply
 from vergence.core.method import Method
+from vergence.core.options import T
 
-T = TypeVar("T")
 M = TypeVar("M", bound=Method)
 Change = Callable[[Any, Any], Any]
 """Function from a request and its answer to the answer that the conversation gets."""

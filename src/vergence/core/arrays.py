@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from numbers import Integral
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from vergence.core.data import SAMPLING_WEIGHT, checked_weights
+from vergence.core.options import T
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, DataError, first_line, nearest
 
@@ -29,7 +30,6 @@ SHARES = (0.6, 0.2, 0.2)
 FEWEST = 3
 """Smallest number of samples per person: one each for training, validation and test."""
 Columns = dict[str, Tensor]
-T = TypeVar("T")
 
 
 def columns_of(samples: Any, who: str, names: Sequence[str]) -> Columns:

@@ -11,7 +11,7 @@ Used in most packages.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from vergence.core.local_training import LocalTraining, OptimizerState
 from vergence.core.masks import Mask
 from vergence.core.messages import Fact, Message, SealedReply
 from vergence.core.objectives import Objective
+from vergence.core.options import T
 from vergence.core.params import Params
 from vergence.core.requests import (
     Compute,
@@ -42,7 +43,6 @@ from vergence.core.requests import (
     Wanted,
 )
 
-T = TypeVar("T")
 Conversation = Generator[Any, Any, T]
 
 

@@ -22,7 +22,9 @@ from vergence.core.naming import registry_name, shown_integer
 from vergence.errors import ConfigError, meant, nearest, printable
 
 T = TypeVar("T")
+"""Any type: what a function returns has the type of one of its arguments."""
 P = ParamSpec("P")
+"""The arguments of a function that another one wraps."""
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 """A number between 0 and 1."""

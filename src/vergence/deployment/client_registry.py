@@ -21,9 +21,10 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from vergence.core.files import parse_json
+from vergence.core.options import T
 from vergence.core.serialization import printable
 from vergence.deployment.protocol import SharedBytes, framed, sample_count_fault, unframed
 from vergence.deployment.remote_clients import ClientLost
@@ -36,7 +37,6 @@ MENDS = {
     "own code": " (the files below `code` of the server's folder)",
 }
 """Where a file that differs can be copied from, for the message to the operator."""
-T = TypeVar("T")
 LOOK = 0.1
 """Seconds between two looks whether an absent client has connected."""
 GREETED = 16

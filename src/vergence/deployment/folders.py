@@ -17,17 +17,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
 from vergence.core.files import open_for_append, open_in_place, refuse_links
+from vergence.core.options import T
 from vergence.errors import ConfigError, StateError
 from vergence.system.file_locks import lock_owner, try_process_lock
 from vergence.system.processes import ask_to_end
 
-T = TypeVar("T")
 STRICT = {"extra": "forbid"}
 """Configuration of pydantic: unknown settings are errors."""
 SETTINGS, EXPERIMENT, EVENTS = "deploy.toml", "experiment.toml", "events.log"

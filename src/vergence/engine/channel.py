@@ -7,14 +7,12 @@ Used by `deployment.remote_clients`, `engine.client_runner`, `engine.split_sessi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from vergence.core.masks import Mask
 from vergence.core.messages import Message, SealedReply
+from vergence.core.options import T
 from vergence.core.serialization import pack, unpack
 from vergence.wire.encoding import decode, encode
-
-State = TypeVar("State")
 
 
 class Channel:
@@ -28,7 +26,7 @@ class Channel:
         """Return a reply as it reaches a server that knows these masks of the client."""
         return sealed
 
-    def state(self, state: State, records: Sequence[type]) -> State:
+    def state(self, state: T, records: Sequence[type]) -> T:
         """Return a client's state as it is stored."""
         return state
 
@@ -48,6 +46,6 @@ class ByteChannel(Channel):
         """Return the reply after encoding and decoding."""
         return decode(encode(sealed, known), known)
 
-    def state(self, state: State, records: Sequence[type]) -> State:
+    def state(self, state: T, records: Sequence[type]) -> T:
         """Return the state after packing and unpacking."""
         return unpack(pack(state), *records)

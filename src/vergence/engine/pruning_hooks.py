@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from torch import nn
 
 from vergence.core.masks import Mask
+from vergence.core.options import T
 from vergence.core.params import Params
 from vergence.core.requests import Fit, Forward, Step, StepResult
 from vergence.core.task import Task
@@ -20,7 +20,6 @@ from vergence.training.pruning import KINDS, Gradual, prune_request
 
 ZEROS = "zeros"
 """Name of a metric: the fraction of a model's parameters that are zero."""
-Result = TypeVar("Result")
 
 
 class PruningHooks(ClientHooks):
@@ -46,14 +45,14 @@ class PruningHooks(ClientHooks):
         mask = self._mask(self.network, ask.params, round)
         return ask if mask is None else prune_request(ask, mask)
 
-    def answer(self, ask: object, turn: Turn, then: Callable[[object], Result]) -> Result:
+    def answer(self, ask: object, turn: Turn, then: Callable[[object], T]) -> T:
         """Compute with a client's layers of a cut network, whose pruned entries stay zero.
 
         `then` computes the answer to the changed request.
         """
         return self.computing(ask, turn.message.round + 1, then)
 
-    def computing(self, ask: object, round: int, then: Callable[[object], Result]) -> Result:
+    def computing(self, ask: object, round: int, then: Callable[[object], T]) -> T:
         """Compute with some layers of a cut network; pruned entries are zero before and after.
 
         `then` computes the answer to the changed request.

@@ -17,16 +17,15 @@ import warnings
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from vergence.core.naming import FROM_FILE
+from vergence.core.options import T
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.code_names import SUFFIX, parse
 from vergence.experiment.same_module import ModuleComparison
 from vergence.experiment.trust import Code, current_trust
 from vergence.experiment.user_code_files import one_class_error, running, wrong_kind_text
-
-T = TypeVar("T")
 
 FORMER_NAMES = {
     ("methods", "earned"): "interpolation",

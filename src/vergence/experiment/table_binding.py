@@ -13,16 +13,15 @@ import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from vergence.core.naming import shown_integer
-from vergence.core.options import check_ranges
+from vergence.core.options import T, check_ranges
 from vergence.errors import ConfigError, nearest
 from vergence.experiment.registry import present_name
 
-T = TypeVar("T")
 WHOLE = 2**63
 """Whole numbers must be in [-WHOLE, WHOLE), as torch takes no more than 64 bits."""
 _PLAIN = {

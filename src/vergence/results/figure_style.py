@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from vergence.core.files import replacing, write_text
+from vergence.core.options import P, T
 from vergence.errors import ConfigError, nearest
 from vergence.results.read import Run
 
@@ -93,15 +94,12 @@ _RC: dict[str, Any] = {
     "svg.hashsalt": "vergence",
 }
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def styled(draw: Callable[P, R]) -> Callable[P, R]:
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
     """Return `draw`, wrapped so that it runs under the project's matplotlib settings."""
 
     @functools.wraps(draw)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
         with mpl.rc_context(cast(Any, _RC)):
             return draw(*args, **kwargs)
 

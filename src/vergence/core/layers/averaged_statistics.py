@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from vergence.core.aggregation import Aggregate
 from vergence.core.client import ClientContext
 from vergence.core.conversation import Conversation
 from vergence.core.masks import Mask
+from vergence.core.options import T
 from vergence.core.params import Params
 from vergence.core.task import Task
-
-S = TypeVar("S")
 
 
 def with_statistics_of(task: Task, params: Params, other: Params) -> Params:
@@ -47,8 +45,8 @@ def never_masking(site: ClientContext) -> ClientContext:
 
 
 def averaging_statistics(
-    conversation: Conversation[S] | S, before: S, names: Sequence[str]
-) -> Conversation[S]:
+    conversation: Conversation[T] | T, before: T, names: Sequence[str]
+) -> Conversation[T]:
     """Hold a round, then set the running statistics of its model to the clients' weighted mean.
 
     The model is the attribute `model` of the server's state, of which clients send updates in the

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import scipy
@@ -25,12 +24,12 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
+from vergence.core.options import T
 from vergence.data.io.image_files import open_image
 from vergence.data.io.matlab_tags import check_tags
 from vergence.data.io.npz_archives import read_member
 from vergence.errors import DataError, VergenceError, first_line
 
-T = TypeVar("T")
 DATA_VARIABLE, DEFAULT_DATA = "VERGENCE_DATA", "../shared/data"
 """The environment variable that names the folder of data sets, and its default value."""
 PATIENCE_S = 2.0

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import tomli_w
 from annotated_types import Ge, Le, MaxLen
@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from vergence.core.files import write_whole
 from vergence.core.naming import plural
+from vergence.core.options import T
 from vergence.deployment.diagnostics import host_and_port
 from vergence.deployment.folders import NODE, STRICT
 from vergence.deployment.keys import genuine, signer
@@ -33,7 +34,6 @@ from vergence.errors import ConfigError, StateError
 from vergence.privacy.inference.ring import FRACTION
 from vergence.privacy.inference.shared_network import SharedNetwork, with_stored_field_names
 
-T = TypeVar("T")
 AGREEMENT, PARTIES, LEDGER = "agreement.json", "parties.toml", "used.json"
 SEED, WEIGHTS, MATERIAL = "seed", "weights.npz", "material"
 CERTIFICATES, KEYS, CLIENTS = "certificates", "keys", "clients"

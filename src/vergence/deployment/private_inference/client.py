@@ -11,13 +11,14 @@ import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from vergence.core.files import csv_of, saving, write_whole
+from vergence.core.options import T
 from vergence.data.own_samples import read_samples
 from vergence.deployment.private_inference.agreement import (
     MOST_IMAGES,
@@ -37,7 +38,6 @@ from vergence.privacy.inference.shared_network import LARGEST
 from vergence.privacy.secure_aggregation.masking import new_seed, stream
 from vergence.tasks.gaze_angle import GazeAngle
 
-T = TypeVar("T")
 AFTERWORDS = 1.0
 """Seconds to wait for other parties' error messages after one party has failed."""
 

@@ -12,13 +12,13 @@ import struct
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
+from vergence.core.options import T
 from vergence.deployment.diagnostics import host_and_port
 from vergence.deployment.private_inference.agreement import Greeting, PrivateFolder, parsed
 from vergence.errors import StateError, printable
 
-T = TypeVar("T")
 HEADER = struct.Struct(">cIQ")
 """Header of a frame: kind, number of the step, and number of bytes that follow."""
 WORDS, DATA, FAULT = b"w", b"d", b"f"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,6 +21,7 @@ from vergence import profiling
 from vergence.core import files as disk
 from vergence.core.files import part_of, saving
 from vergence.core.masks import Mask
+from vergence.core.options import T
 from vergence.core.serialization import (
     CPU,
     Packed,
@@ -34,8 +35,6 @@ from vergence.engine.records import ClientState, LabState
 from vergence.engine.storage.checkpoint_validation import MEND, alike, fits
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import StateError
-
-State = TypeVar("State")
 
 
 class Unwritten(NamedTuple):
@@ -146,7 +145,7 @@ class ClientStateStore:
             disk.write_whole(self.folder / file, *chunks, lasting=self.lasting)
         return StateRef(file, quick_digest(*chunks), share)
 
-    def placed(self, state: State) -> State:
+    def placed(self, state: T) -> T:
         """Return a state where this run's states lie."""
         return state
 
@@ -237,7 +236,7 @@ class ResidentStateStore(ClientStateStore):
         if file in self.waiting:
             self.used["waiting"] -= _bytes_there(self.waiting.pop(file))
 
-    def placed(self, state: State) -> State:
+    def placed(self, state: T) -> T:
         """Return a copy of a state on the GPU; in main memory, the state itself."""
         if self.device == CPU:
             return state

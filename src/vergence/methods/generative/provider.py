@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt
@@ -23,6 +23,7 @@ from vergence.core.identifiers import ClientId
 from vergence.core.local_training import FRESH, LocalTraining, OptimizerState
 from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Method
+from vergence.core.options import T
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Network
@@ -50,7 +51,6 @@ from vergence.methods.generative.sample_generator import (
     judge_outputs,
 )
 
-O = TypeVar("O")  # noqa: E741
 NOTHING = Params(torch.zeros(0), Params.of(NoNetwork().build()).layout)
 """The parameters of a network that has none."""
 
@@ -79,7 +79,7 @@ class Provided:
 
 
 @dataclass(frozen=True)
-class Taught(Method[Provided, O]):
+class Taught(Method[Provided, T]):
     """Base of the methods' provider: rounds of the generator, then of the student.
 
     Args:

@@ -18,12 +18,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from vergence.core.options import T
 from vergence.errors import ConfigError
 from vergence.privacy.inference.correlations import (
     BitProducts,
@@ -54,7 +55,6 @@ from vergence.privacy.inference.ring import (
     unpack,
 )
 
-T = TypeVar("T")
 Opened = tuple[Shares, ...]
 Opening = Generator[Opened, Opened, T]
 ONE, TOP = np.uint64(1), np.uint64(BITS - 1)
