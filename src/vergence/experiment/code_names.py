@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 SUFFIX = ".py"
-PACKAGE = "vergence"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class CodeName:
     @property
     def packaged(self) -> bool:
         """True for code of this package, which needs no trust."""
-        return not self.place.endswith(SUFFIX) and self.place.split(".")[0] == PACKAGE
+        return not self.place.endswith(SUFFIX) and self.place.split(".")[0] == "vergence"
 
 
 def parse(name: str) -> CodeName | None:

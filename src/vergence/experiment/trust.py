@@ -46,7 +46,6 @@ IN_TRAINING = (
     "name it in an experiment FILE, and "
     "`vergence.run_experiment(vergence.load_experiment(FILE, trust_code=True), OUT)`"
 )
-OPENED = "`vergence.open_run(FOLDER, trust_code=True)`"
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ def trust_for_opening(trust_code: bool) -> Trust:
     It is the permission of the running command, if any; with `trust_code` all code may run.
     """
     trust = current_trust()
-    hint = OPENED if trust.hint == IN_PYTHON else trust.hint
+    hint = "`vergence.open_run(FOLDER, trust_code=True)`" if trust.hint == IN_PYTHON else trust.hint
     return replace(trust, trust_code=trust.trust_code or trust_code, hint=hint)
 
 

@@ -65,7 +65,6 @@ NEEDED = "an npz with gaze [people, n, 2] and predictions of the same shape, rad
 AXIS = "calibration samples"
 PULLED = "pulled model"
 """Name of the row of fine-tuning with a pull to the start, whose strength others choose."""
-PREDICTION = "pred_lenet"
 FITTED = frozenset(f"p{number:02}" for number in range(11))
 MPIIGAZE = ("mpiigaze", "mpiigaze_crops", "mpiifacegaze")
 """Data sets of the people on whom the priors of the shrunk corrections were fitted: `FITTED`."""
@@ -202,7 +201,7 @@ def fitted_on(people: Sequence[str], left_out: HeldOut | None) -> str:
 
 def curves_of_predictions(path: Path, options: CalibrationOptions) -> Curves:
     """Calibrate recorded predictions: `gaze` and predictions `[people, n, 2]`, left eyes first."""
-    source = options.prediction or PREDICTION
+    source = options.prediction or "pred_lenet"
     table = read_npz(path, {"gaze": 3, source: 3}, NEEDED, ("person",), ("person",))
     gaze, predicted = (
         torch.from_numpy(table[name].astype(np.float64)) for name in ("gaze", source)

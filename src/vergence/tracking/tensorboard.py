@@ -20,8 +20,6 @@ from vergence.core.files import fields_of, open_for_append
 from vergence.results.layout import COSTS
 from vergence.results.run_files import whole_lines
 
-FOLDER = "tensorboard"
-
 
 def warn(text: str) -> None:
     """Print a warning on stderr; the program continues."""
@@ -41,7 +39,7 @@ class Board:
 
     def __init__(self, run: Path, seed: int, warn: Callable[[str], None] = warn) -> None:
         self.table, self.seed, self.warn = run / "rounds.csv", seed, warn
-        self.folder = run / FOLDER / f"seed{seed}"
+        self.folder = run / "tensorboard" / f"seed{seed}"
         self.file: Path | None = None
         self.read, self.costed = 0, -1
 

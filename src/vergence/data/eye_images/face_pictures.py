@@ -42,7 +42,6 @@ from vergence.data.io.image_files import open_image
 from vergence.data.splits import PeopleOptions, deal_at_random, deal_in_order
 from vergence.errors import ConfigError, DataError
 
-KIND = "table of pictures and where people looked"
 WHERE = (
     "put a table and the pictures that it names below root; "
     "docs/how-to/own_recordings.md has examples"
@@ -177,7 +176,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         The summary counts the rows, the people and the pictures that were left out.
         """
         path = root / self.table
-        table = read_table(path, self.columns.names(), KIND)
+        table = read_table(path, self.columns.names(), "table of pictures and where people looked")
         if not len(table):
             raise DataError(f"{path} has no rows: {WHERE}")
         files = table.text(self.columns.left or self.columns.picture)

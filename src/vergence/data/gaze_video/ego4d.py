@@ -70,7 +70,6 @@ LISTS = "train_ego4d_gaze.csv", "test_ego4d_gaze.csv"
 UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLIP = re.compile(rf"({UID.pattern})_t(\d{{1,6}})_t(\d{{1,6}})(?:\.mp4)?")
 UNTRACKED_LIST = "ego4d_gaze_untracked.csv"
-MANIFEST = "manifest.csv"
 AGAIN = "download the table again"
 LEFT_OUT = (
     "4e07da0c-450f-4c37-95e9-e793cb5d8f7f",
@@ -186,7 +185,9 @@ def _gaze_folder(root: Path) -> tuple[dict[str, Path], list[str]]:
             )
         elif UID.fullmatch(path.stem) and path.suffix == ".csv":
             tables[path.stem] = path
-        elif path.suffix == ".csv" and path.name != MANIFEST and not path.name.startswith("."):
+        elif (
+            path.suffix == ".csv" and path.name != "manifest.csv" and not path.name.startswith(".")
+        ):
             misnamed.append(
                 f"{path} is not named by a video uid (8-4-4-4-12 digits 0 to 9, a to f), so its "
                 "video cannot be found: give it its name back, or move it out of gaze/"

@@ -36,8 +36,6 @@ MAX_TIME = 2**62
 """Largest absolute value of a time, in its own unit."""
 COMMENTS = ("#", "%", "//", "sep=")
 """Beginnings of comment lines above a header: of SMI (##), iMotions, MATLAB and Excel."""
-MESSAGE = "MSG"
-"""Cell that marks a row with an SMI message instead of a sample; such rows may have fewer cells."""
 EXPONENT = re.compile(r"[-+]?\d(?:[.,]?(\d*))[eE]\+?(\d+)")
 NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d([eE][-+]?\d+)?\s*")
 ROUNDED_EXPONENT, FULL_DIGITS = 11, 10
@@ -398,7 +396,8 @@ def read_table(
             if row[0].startswith(COMMENTS) and not (fits and row[1:]):
                 continue
             if not fits:
-                if MESSAGE in row:
+                # A row with a message of SMI in place of a sample may have fewer cells.
+                if "MSG" in row:
                     continue
                 raise DataError(
                     f"{path}: row {number} has {len(row)} cells instead of {len(header)}; the file "

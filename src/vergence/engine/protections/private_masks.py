@@ -145,8 +145,6 @@ class MaskHooks(ClientHooks):
         return self.chooser.at(site)
 
 
-NEIGHBOURS = "the same people, one of them with any other data"
-AGAINST = "whoever sees which entries a person shares, the server too"
 ONLY = " in the choice of masks alone, not in the updates beside them"
 
 
@@ -191,8 +189,8 @@ class MaskProtection(BudgetedProtection):
             return {}
         return {
             "mask": {
-                "neighbours": NEIGHBOURS,
-                "against": AGAINST,
+                "neighbours": "the same people, one of them with any other data",
+                "against": "whoever sees which entries a person shares, the server too",
                 "of": policy.of,
                 "delta": policy.delta,
                 "allowed": policy.epsilon,

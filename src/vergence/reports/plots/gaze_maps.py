@@ -37,8 +37,6 @@ FRAMES, PATCH, GRID = 4, 8, 8
 # Middle part of a frame that is drawn: the corners of a fisheye picture are black.
 CENTRE = 0.74
 
-POINT = "#46e1ff"
-
 
 @styled
 def strip(study: StudyResults) -> Figure | None:
@@ -88,7 +86,7 @@ def _points(axes: Axes, maps: Maps, sample: int, row: int, tile: float) -> None:
     tall, wide = maps.frames.shape[1:3]
     shown = maps.points[sample][np.isfinite(maps.points[sample]).all(axis=1)]
     x, y = (shown[:, 0] + sample) * wide - 0.5, (shown[:, 1] + row) * tall - 0.5
-    axes.scatter(x, y, s=7 * tile, color=POINT, edgecolor="#101317", linewidth=0.35 * tile)
+    axes.scatter(x, y, s=7 * tile, color="#46e1ff", edgecolor="#101317", linewidth=0.35 * tile)
 
 
 def sample_clip(name: str = "aria/adt/rgb_upright.mp4") -> list[NDArray[np.uint8]]:
