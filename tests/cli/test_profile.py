@@ -31,9 +31,9 @@ def clock(monkeypatch):
 
 def test_a_phase_within_another_stops_it(clock):
     profile = Profile("rest")
-    with profile.of("fedavg"), profile.phase("training"):
+    with profile.counting("fedavg", "rest"), profile.counting("fedavg", "training"):
         clock.work(1)
-        with profile.phase("checkpoints"):
+        with profile.counting("fedavg", "checkpoints"):
             clock.work(10)
         clock.work(2)
     clock.work(100)
@@ -48,7 +48,7 @@ def test_a_phase_within_another_stops_it(clock):
 def test_waiting_is_divided_among_what_workers_were_at(clock):
     """Two workers busy for 6 + 2 s of a wait of 4 s: training takes three quarters of it."""
     profile = Profile("exchange")
-    with profile.phase(WAITING):
+    with profile.counting("", WAITING):
         clock.work(4)
     profile.add({"training": (3, 2.5), "scores": (1, 1)})
     profile.add({"training": (3, 3.0), "scores": (1, 1)})
@@ -63,7 +63,7 @@ def test_waiting_is_divided_among_what_workers_were_at(clock):
 def test_a_worker_hands_over_what_it_spent_once(clock):
     profile = Profile(WAITING)
     clock.work(7)
-    with profile.phase("exchange"):
+    with profile.counting("", "exchange"):
         clock.work(2)
     assert profile.take_times() == {"exchange": (2, 1)}
     assert profile.take_times() == {}
