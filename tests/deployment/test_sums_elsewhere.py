@@ -229,7 +229,12 @@ def test_secrets_lie_in_files_of_their_own_and_go_when_they_are_used(tmp_path):
 
     circle.ask = looked
     circle.run_rounds()
-    assert {name for name, _ in modes} == {"sum.row", "sum.attempt", "sum.spent"}
+    assert {name for name, _ in modes} == {
+        "sum.row",
+        "sum.attempt",
+        "sum.spent",
+        "sum.peers",
+    }
     assert {mode for _, mode in modes} == {0o600}
     for client in circle.names:
         assert not (circle.place(client) / "sum.attempt").exists()
