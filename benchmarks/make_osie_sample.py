@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vergence.data.saliency.osie import COLUMNS, FIRST, IMAGES, SAMPLE, Osie, read_fixations
+from vergence.data.saliency.osie import COLUMNS, OSIE, SAMPLE, Osie, read_fixations
 from vergence.data.splits import part_sizes
 
 SEED, COUNT, SIZE, QUALITY = 2014, 160, (320, 240), 88
@@ -24,8 +24,8 @@ SEED, COUNT, SIZE, QUALITY = 2014, 160, (320, 240), 88
 def draw() -> np.ndarray:
     """Return the image numbers, ascending."""
     rng, shares = np.random.default_rng(SEED), Osie().shares
-    order = FIRST + np.random.default_rng(Osie().split_seed).permutation(IMAGES)
-    _, val, test = part_sizes(IMAGES, shares, "images")
+    order = OSIE.first + np.random.default_rng(Osie().split_seed).permutation(OSIE.count)
+    _, val, test = part_sizes(OSIE.count, shares, "images")
     tested, held, trained = np.split(order, [test, test + val])
     sizes = part_sizes(COUNT, shares, "images")
     parts = zip((trained, held, tested), sizes, strict=True)

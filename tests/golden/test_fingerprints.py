@@ -170,8 +170,9 @@ def test_a_changed_line_is_found_and_another_spelling_is_not_taken_for_one(tmp_p
             path.write_text(text)
     path = tmp_path / "changed" / "src" / "vergence" / "methods" / "fedavg.py"
     text = path.read_text()
-    assert text.count('got.mean("model")') == 1
-    path.write_text(text.replace('got.mean("model")', 'got.mean("model") * (1 + 2**-20)'))
+    changed = "return replace(last, model=last.model * (1 + 2**-20))"
+    assert text.count("            return last\n") == 1
+    path.write_text(text.replace("return last\n", f"{changed}\n"))
     only = ("--only", "fedavg", "--only", "fedadam")
     code, table, done = asked(tmp_path / "respelled", tmp_path / "changed", *only)
     assert (code, table) == (1, {"fedavg": "NO", "fedadam": "yes"}), done.stdout + done.stderr
