@@ -28,7 +28,7 @@ from vergence.deployment.client_node import ClientNode
 from vergence.deployment.folders import ClientSide, write_settings
 from vergence.deployment.protocol import ClientRequest, unframed
 from vergence.deployment.secure_sum_client import MarkedContributions
-from vergence.deployment.teacher_quota import FILE, TeacherQuota
+from vergence.deployment.teacher_quota import FILE, TeacherQuota, parse_entries
 from vergence.engine.plan import Plan
 from vergence.engine.secure_sum_attempts import SumAnswer
 from vergence.engine.secure_sum_attempts import hold as hold_protocol
@@ -72,7 +72,7 @@ def test_no_message_advises_to_put_a_book_back(file, tmp_path):
 def test_no_message_advises_to_put_a_list_of_questions_back(tmp_path):
     (tmp_path / FILE).write_text("something,else\n")
     with pytest.raises(StateError, match="damaged") as refused:
-        TeacherQuota(tmp_path).entries()
+        parse_entries((tmp_path / FILE).read_bytes())
     assert "restore" not in str(refused.value)
     assert "start a new one" in str(refused.value)
 

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,12 @@ from PIL import Image
 
 from tests.cli.commands import SEVERAL, vergence, write
 from tests.data.fabricated_exports import EXPORTS, PICTURE_SIZE, pictures
+from vergence.data.areas import hits
+from vergence.data.fixations import positions
+from vergence.data.gaze_tracks import GazeTrack, _shown_angle
+from vergence.data.gaze_video.gaze import Gaze
 from vergence.data.saliency.osie import SAMPLE
+from vergence.data.saliency.stimuli import Stimuli
 
 EXPERIMENT = """
 task       = { name = "TASK" }
@@ -279,3 +285,37 @@ def test_gaze_in_areas_of_interest_by_person_and_condition(tmp_path):
     vergence(*args, tmp_path / "px.csv").complains(3, "row 2", "left must be below right")
     (tmp_path / "px.csv").write_text("stimulus,area,left,top,right\n*,a,9,1,9\n")
     vergence(*args, tmp_path / "px.csv").complains(3, "no column 'bottom'", "mask")
+
+
+def test_areas_of_a_recording_whose_condition_changes_and_of_fixations_without_times():
+    t_s = np.arange(100) / 50
+    x = np.where(t_s < 1, 0.9, 0.1)
+    words = np.where(t_s < 1, "A", "B")[:, None]
+    gaze = Gaze.build("a", t_s, x, np.full(100, 0.5))
+    areas = {"*": {"left": lambda xy, _: xy[:, 0] < 0.5}}
+    found = [*hits([GazeTrack("a", "p1", gaze, conditions=words)], areas)]
+    assert [(h.conditions, h.samples, h.share, h.dwell_s) for h in found] == [
+        ("A", 50, 0.0, 0.0),
+        ("B", 50, 1.0, pytest.approx(1.0)),
+    ]
+    lengths = np.array([0.2, 0.3, 0.5, 0.1])
+    still = Gaze.build("b", np.zeros(4), np.array([0.9, 0.8, 0.2, 0.9]), np.full(4, 0.5))
+    (one,) = hits([GazeTrack("b", "p1", still, lengths_s=lengths)], areas)
+    assert (one.share, one.dwell_s, one.first_s) == (0.25, 0.5, pytest.approx(0.5))
+    (one,) = hits([GazeTrack("b", "p1", still)], areas)
+    assert np.isnan([one.dwell_s, one.first_s]).all()
+
+
+def test_degrees_of_a_picture_that_a_screen_stretches():
+    """A square picture fills a screen of 53 x 30 cm: its height is that of the screen."""
+    track = GazeTrack("a", "p1", Gaze.build("a", np.zeros(1), *np.full((2, 1), 0.5)))
+    options = {"place": "fill", "screen_cm": (53.0, 30.0), "distance_cm": 60.0}
+    columns = {"t": "t", "x": "x", "y": "y", "unit": "px", "t_unit": "ms", "stimulus": "s"}
+    fov_deg, aspect = _shown_angle(Stimuli(columns=columns, **options))
+    square = np.zeros((400, 400, 3), np.uint8)
+    track = replace(track, picture=square, fov_deg=fov_deg, aspect=aspect)
+    ends, unit = positions(track, np.array([[0.5, 0.0], [0.5, 1.0], [0.0, 0.5], [1.0, 0.5]]))
+    assert unit == "\u00b0"
+    assert ends[1, 1] - ends[0, 1] == pytest.approx(2 * np.degrees(np.arctan(15 / 60)))
+    assert ends[3, 0] - ends[2, 0] == pytest.approx(2 * np.degrees(np.arctan(26.5 / 60)))
+    assert _shown_angle(Stimuli(columns=columns, offset=(0, 0), **options)) == (None, None)

@@ -86,6 +86,13 @@ def test_a_client_asks_the_proxy_of_its_machine(proxy, monkeypatch):
         with socket.create_server(("127.0.0.1", 0)) as here:
             connected("127.0.0.1", here.getsockname()[1]).close()
         assert len(proxy.asked) == 3
+        proxy.login = ""
+        monkeypatch.setenv("HTTPS_PROXY", address(proxy))
+        connected("127.0.0.2", port).close()
+        monkeypatch.delenv("HTTPS_PROXY")
+        monkeypatch.setenv("ALL_PROXY", f"http://{address(proxy)}")
+        connected("127.0.0.2", port).close()
+        assert len(proxy.asked) == 5
 
 
 class _Elsewhere(Deployment):

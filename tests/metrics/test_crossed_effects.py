@@ -75,16 +75,59 @@ def test_equal_samples_change_nothing_and_missing_scores_are_left_out():
     assert (twice.low, twice.high) == pytest.approx((once.low, once.high))
 
 
-@pytest.mark.parametrize(("people", "stimuli"), [(1, 1), (1, 4), (2, 1)])
-def test_too_few_are_refused(people, stimuli):
+@pytest.mark.parametrize(
+    ("people", "stimuli", "gone"),
+    [
+        (1, 20, ()),
+        (1, 1, ()),
+        (2, 1, ("p0",)),
+        # Nobody has scores under the second condition.
+        (3, 1, ("p0", "p1", "p2")),
+        # A group of people is no condition that a person is recorded under.
+        (8, 20, ("p0", "p1", "p2", "p3")),
+    ],
+)
+def test_too_few_are_refused(people, stimuli, gone):
     values, person, stimulus, second = scores(np.random.default_rng(5), 0, people, stimuli)
-    values[second & (np.array(person) == "p0")] = np.nan
+    values[second & np.isin(person, gone)] = np.nan
+    if len(gone) == 4:
+        values[~second & ~np.isin(person, gone)] = np.nan
     with pytest.raises(DataError, match="record more people"):
         crossed_difference(values, person, stimulus, second)
+
+
+def chosen(use, *names):
+    """The names of samples that are used."""
+    return [[name for name, own in zip(each, use, strict=True) if own] for each in names]
+
+
+def test_conditions_of_stimuli_compare_two_groups_of_them():
+    """Free viewing of ten pictures, and search in ten others: two means of pictures."""
+    rng = np.random.default_rng(7)
+    for _ in range(3):
+        values, person, stimulus, second = scores(rng, 6.0)
+        use = (np.array([int(name[1:]) for name in stimulus]) % 2 == 1) == second
+        names = (
+            [each for each, own in zip(n, use, strict=True) if own] for n in (person, stimulus)
+        )
+        found = crossed_difference(values[use], *names, second[use])
+        assert found.degrees == 11
+        assert found.low > 0
+    few = np.isin(stimulus, ("s0", "s1")) & use
+    with pytest.raises(DataError, match="fewer than two stimuli"):
+        crossed_difference(values[few], *chosen(few, person, stimulus), second[few])
+
+
+def test_equal_scores_are_equal():
+    person, second = ["a", "a", "b", "b"], np.array([False, True] * 2)
+    for gain, p in ((0.0, 1.0), (1.0, 0.0)):
+        values = np.array([1, 1 + gain, 2, 2 + gain])
+        found = crossed_difference(values, person, ["?"] * 4, second)
+        assert (found.difference, found.p) == (gain, p)
 
 
 def test_many_means_are_tested_on_some_of_the_stimuli(monkeypatch):
     monkeypatch.setattr("vergence.metrics.crossed_effects.MOST_MEANS", 120)
     found = crossed_difference(*scores(np.random.default_rng(6), 3.0))
-    assert (found.people, found.stimuli) == (12, 5)
+    assert (found.people, found.stimuli, found.all_stimuli) == (12, 5, 20)
     assert found.p < 0.05

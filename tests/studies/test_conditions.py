@@ -95,6 +95,28 @@ def test_a_condition_that_changes_while_a_video_runs(tmp_path):
     assert seen == {0, 1}
 
 
+def test_a_session_in_names_and_in_a_column_is_one_condition(tmp_path):
+    """`data import` writes it once, and its own file is no error."""
+    study = tmp_path / "study"
+    names = pictures(study / "stimuli", 10)
+    for who in ("P01", "P02", "P03"):
+        for number in "12":
+            rows = [
+                f"{i * 50},{100 * int(number) + i},200,{n},{number}"
+                for n in names
+                for i in range(4)
+            ]
+            text = "time_ms,gaze_x,gaze_y,image,session\n" + "\n".join(rows)
+            (study / f"{who}_ses{number}.csv").write_text(text)
+    said = vergence("data", "import", study, "--out", tmp_path / "lab.toml")
+    assert said.code == 0, said.err
+    options = tomllib.loads((tmp_path / "lab.toml").read_text())["federation"]
+    assert options["files"] == "{person}_{session}.csv"
+    assert not options["columns"].get("conditions")
+    made = Stimuli(**{k: v for k, v in options.items() if k not in ("name", "root", "size")})
+    assert made.load(str(study)).conditions == {"session": ("ses1", "ses2")}
+
+
 def test_what_is_no_condition_is_refused(tmp_path, monkeypatch):
     root = lab(tmp_path)
     misspelt = Stimuli(columns={**ON_PICTURES, "conditions": ["sesion"]}, place="picture")
@@ -111,6 +133,8 @@ def test_one_level_is_tested_alone(tmp_path):
     made = Stimuli(columns=columns, place="picture").load(str(lab(tmp_path)))
     few = FewSamples(tested_on=("session", "2"))
     assert few.sentence() == "tested on session 2 alone, trained on all else"
+    both = FewSamples(samples_per_person=5, tested_on=("session", "2")).sentence()
+    assert both.endswith("drawn with seed 0; tested on session 2 alone, trained on all else")
     for splits in few.apply(made).people.values():
         for part, samples in vars(splits).items():
             assert (samples.columns["conditions"] == (part == "test")).all()

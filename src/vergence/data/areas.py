@@ -31,10 +31,12 @@ class AreaHits(NamedTuple):
 
     Attributes:
         conditions: words of the conditions, joined by commas.
-        samples: number of valid samples on the stimulus.
+        samples: number of valid samples on the stimulus, or of published fixations.
         share: fraction of these in the area; NaN without any.
-        dwell_s: seconds in the area, by the tracker's rate; NaN if that is not known.
-        first_s: seconds from the first sample to the first one in the area; NaN without any.
+        dwell_s: seconds in the area, by the tracker's rate or the fixations' lengths; NaN if they
+            are unknown.
+        first_s: seconds from the first sample to the first one in the area; of published fixations
+            the sum of those before. NaN without any, or without times.
     """
 
     person: str
@@ -99,20 +101,37 @@ def hits(
             f"{', '.join(sorted(shown)[:5])}"
         )
     for track in tracks:
-        valid, places = track.gaze.valid, track.places
-        on = valid & ((places >= 0) & (places <= 1)).all(1)
-        words = ", ".join(track.words_at(float(track.gaze.t_s[0]))) if len(on) else ""
-        for name, inside in {**areas.get(EVERYWHERE, {}), **areas.get(_bare(track.id), {})}.items():
-            hit = np.flatnonzero(on)[inside(places[on], track.size() or (1, 1))]
-            count, rate = int(on.sum()), track.rate_hz
-            yield AreaHits(
-                *(track.person, words, track.id, name, count),
-                share=len(hit) / count if count else float("nan"),
-                dwell_s=len(hit) / rate if rate else float("nan"),
-                first_s=float(track.gaze.t_s[hit[0]] - track.gaze.t_s[0])
-                if len(hit)
-                else float("nan"),
-            )
+        own = {**areas.get(EVERYWHERE, {}), **areas.get(_bare(track.id), {})}
+        words = track.conditions
+        if words is None:
+            words = np.full((len(track.gaze), 0), "")
+        for each in sorted({*map(tuple, words.tolist())}):
+            rows = np.flatnonzero((words == np.array(each, str)).all(1))
+            for name, inside in own.items():
+                yield _hits_of(track, rows, ", ".join(each), name, inside)
+
+
+def _hits_of(
+    track: GazeTrack, rows: NDArray[np.int64], conditions: str, area: str, inside: Inside
+) -> AreaHits:
+    """Return the hits of these samples of a track in an area."""
+    nan, gaze, places = float("nan"), track.gaze, track.places
+    on = rows[(gaze.valid & ((places >= 0) & (places <= 1)).all(1))[rows]]
+    hit = on[inside(places[on], track.size() or (1, 1))]
+    if track.lengths_s is None:
+        # Without a rate there is no clock: a sample is a picture, or a fixation of no known length.
+        step = 1 / track.rate_hz if track.rate_hz else nan
+        lengths, times = np.full(len(gaze), step), gaze.t_s if track.rate_hz else gaze.t_s * nan
+    else:
+        # Published fixations follow one another; what lies between them is not known.
+        lengths = track.lengths_s
+        times = np.cumsum(lengths) - lengths
+    return AreaHits(
+        *(track.person, conditions, track.id, area, len(on)),
+        share=len(hit) / len(on) if len(on) else nan,
+        dwell_s=float(lengths[hit].sum()) if len(hit) else 0.0 * float(lengths[:1].sum()),
+        first_s=float(times[hit[0]] - times[rows[0]]) if len(hit) else nan,
+    )
 
 
 def _bare(name: str) -> str:

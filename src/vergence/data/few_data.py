@@ -100,10 +100,8 @@ class FewSamples(NamedOptions):
             phrases.append(f"{self.label_poor_samples} training samples of {who}")
         if self.tested_on:
             condition, level = self.tested_on
-            alone = f"tested on {condition} {level} alone, trained on all else"
-            if not phrases:
-                return alone
-            phrases.append(alone)
+            drawn = f"{'; '.join(phrases)}, drawn with seed {self.seed}; " if phrases else ""
+            return f"{drawn}tested on {condition} {level} alone, trained on all else"
         return f"{'; '.join(phrases)}, drawn with seed {self.seed}; validation and test are whole"
 
     def _people(self, people: Mapping[str, Splits]) -> Mapping[str, Splits]:

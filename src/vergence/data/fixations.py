@@ -44,7 +44,7 @@ def positions(track: GazeTrack, places: NDArray[np.float64]) -> tuple[NDArray[np
     if there is no picture, of each of its sides.
     """
     width, height = track.size() or (1, 1)
-    xy = (places - 0.5) * [1, height / width]
+    xy = (places - 0.5) * [1, track.aspect or height / width]
     if track.fov_deg is None or track.size() is None:
         return 100 * xy, "%"
     return np.degrees(np.arctan(xy * 2 * np.tan(np.radians(track.fov_deg / 2)))), "°"

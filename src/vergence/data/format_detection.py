@@ -286,6 +286,10 @@ def _with_files(gaze_format: GazeFormat, root: Path, settings: Mapping[str, Any]
             )
     if pattern:
         options["files"] = pattern
+        # A part of the path says it already.
+        named = [n for n in columns.get("conditions", ()) if f"{{{n}}}" not in pattern]
+        if "conditions" in gaze_format.options.get("columns", {}):
+            options["columns"] = {**gaze_format.options["columns"], "conditions": named}
     fitting = [path for path, _ in matching_files(root, pattern, "files")] if pattern else tables
     if others := [p for p in fitting if p not in gaze and p.suffix.lower() in TABLES]:
         options["without"] = _relative(root, others)

@@ -35,11 +35,13 @@ class GazeTrack(Recording):
         lengths_s: length of each fixation in seconds, if every sample is a published fixation.
         picture: file or pixels `[height, width, 3]` of what was shown; None for a recording with a
             scene video of its own. On pictures, `id` is the name of the picture, and `fov_deg` the
-            angle that the picture covers.
+            angle that the picture's width covers.
+        aspect: height of the picture as it was shown, in widths; None: that of its file.
     """
 
     lengths_s: NDArray[np.float64] | None = None
     picture: Path | NDArray[np.uint8] | None = None
+    aspect: float | None = None
 
     @functools.cached_property
     def opened(self) -> Footage | None:
@@ -57,7 +59,7 @@ class GazeTrack(Recording):
     @property
     def only_fixations(self) -> bool:
         """Whether each sample is a whole fixation, so that there is no sampling rate."""
-        return self.lengths_s is not None or 0 < len(self.spans) == len(self.gaze)
+        return self.lengths_s is not None or 0 < len(self.spans) == int(self.gaze.valid.sum())
 
     @property
     def key(self) -> str:
@@ -105,8 +107,8 @@ def read_tracks(dataset: Dataset, root: Path | None) -> tuple[list[GazeTrack], s
     if isinstance(dataset, Stimuli):
         trials, left_out = dataset.read(root)
         people = dataset.people_to_load(sorted({trial.person for trial in trials}), "person")
-        angle = _shown_angle(dataset)
-        return [trial_track(trial, angle) for trial in trials if trial.person in people], left_out
+        shown = _shown_angle(dataset)
+        return [trial_track(trial, *shown) for trial in trials if trial.person in people], left_out
     if not isinstance(dataset, WindowOptions):
         return None
     if isinstance(dataset, GazeTable):
@@ -118,11 +120,16 @@ def read_tracks(dataset: Dataset, root: Path | None) -> tuple[list[GazeTrack], s
     return [GazeTrack(**vars(recording)) for recording in chosen], left_out
 
 
-def trial_track(trial: StimulusTrial, fov_deg: float | None = None) -> GazeTrack:
-    """Return the gaze of one person on one stimulus, which covers `fov_deg` degrees."""
+def trial_track(
+    trial: StimulusTrial, fov_deg: float | None = None, aspect: float | None = None
+) -> GazeTrack:
+    """Return the gaze of one person on one stimulus.
+
+    Its width covers `fov_deg` degrees, and its height is `aspect` widths; None: not known.
+    """
     gaze, rows, picture = trial.gaze(), trial.rows, trial.stimulus
     spans = fixation_spans(gaze.t_s, rows.event, rows.valid, rows.fixation)
-    shown = {"fov_deg": fov_deg, "fixations": spans, "picture": picture}
+    shown = {"fov_deg": fov_deg, "aspect": aspect, "fixations": spans, "picture": picture}
     return GazeTrack(picture.name, trial.person, gaze, conditions=rows.conditions, **shown)
 
 
@@ -165,8 +172,13 @@ def _published_fixations(dataset: Osie, folder: Path) -> tuple[list[GazeTrack], 
     return tracks, f"left out: {left:,} fixations that runs do not score, by the data set's rules"
 
 
-def _shown_angle(dataset: Stimuli) -> float | None:
-    """Return the angle that pictures cover, in degrees; None unless they fill a known screen."""
-    if dataset.place != "fill" or dataset.screen_cm is None or dataset.distance_cm <= 0:
-        return None
-    return float(np.degrees(2 * np.arctan(dataset.screen_cm[0] / 2 / dataset.distance_cm)))
+def _shown_angle(dataset: Stimuli) -> tuple[float | None, float | None]:
+    """Return the angle of a picture's width in degrees, and its height in widths, as shown.
+
+    Both are None unless pictures fill a known screen, whatever their own proportions.
+    """
+    fills = dataset.place == "fill" and dataset.offset is None
+    if not fills or dataset.screen_cm is None or dataset.distance_cm <= 0:
+        return None, None
+    width, height = dataset.screen_cm
+    return float(np.degrees(2 * np.arctan(width / 2 / dataset.distance_cm))), height / width

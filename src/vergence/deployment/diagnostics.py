@@ -179,12 +179,14 @@ def wait_for_server(
 
 
 def connected(host: str, port: int) -> socket.socket:
-    """Return a connection, through the proxy in HTTPS_PROXY unless NO_PROXY names the host.
+    """Return a connection, by the proxy in HTTPS_PROXY or ALL_PROXY unless NO_PROXY has the host.
 
     Raises:
         OSError: the host, or the proxy, cannot be reached, or the proxy refuses.
     """
-    proxy = urlsplit(getproxies().get("https", ""))
+    stated = getproxies()
+    text = stated.get("https") or stated.get("all", "")
+    proxy = urlsplit(text if "://" in text or not text else f"http://{text}")
     if not proxy.hostname or host in LOOPBACK or proxy_bypass(host):
         return socket.create_connection((host, port), 5)
     tunnel = HTTPConnection(proxy.hostname, proxy.port or 80, timeout=5)

@@ -33,6 +33,7 @@ class Effect:
         low, high: its 95 % interval.
         p: p-value of the hypothesis that there is no difference.
         people, stimuli: numbers of people and of stimuli; 1 stimulus: they are not known.
+        all_stimuli: number of stimuli in the data, of which `stimuli` were tested.
         degrees: degrees of freedom of interval and p-value.
     """
 
@@ -42,6 +43,7 @@ class Effect:
     p: float
     people: int
     stimuli: int
+    all_stimuli: int
     degrees: int
 
 
@@ -58,7 +60,8 @@ def crossed_difference(
     of each person on each stimulus under each condition. People and stimuli are crossed random
     effects, and each of them may respond to the condition in its own way. The interval uses
     Student's t with as many degrees of freedom as the smaller of people and stimuli, less one.
-    If stimuli are not known, it is a paired t test over people.
+    Where each stimulus belongs to one condition, these are the stimuli less two. If stimuli are not
+    known, it is a paired t test over people.
 
     Args:
         scores: a score per sample, `[n]`; NaN: none.
@@ -68,7 +71,8 @@ def crossed_difference(
 
     Raises:
         ConfigError: statsmodels is not installed.
-        DataError: too few people or stimuli have scores under both conditions.
+        DataError: too few people have scores under both conditions, as where the condition is a
+            group of people; or there are too few stimuli.
 
     Source: Baayen, Davidson & Bates 2008; random slopes as Barr et al. 2013.
     """
@@ -76,23 +80,32 @@ def crossed_difference(
         {"score": scores, "person": people, "stimulus": stimuli, "second": second}
     )
     table = table.dropna().groupby(["person", "stimulus", "second"], as_index=False).mean()
-    if table.stimulus.nunique() < 2:
+    both = {who: table.groupby(who).second.nunique().eq(2) for who in CROSSED}
+    if both["person"].sum() < 2:
+        raise DataError(f"two people or more need scores under both conditions, {TOO_FEW}")
+    total = table.stimulus.nunique()
+    if total < 2:
         pairs = table.pivot_table(values="score", index="person", columns="second").dropna()
-        if len(pairs) < 2:
-            raise DataError(f"two people or more need scores under both conditions, {TOO_FEW}")
         steps = (pairs[True] - pairs[False]).to_numpy()
         error = float(steps.std(ddof=1)) / math.sqrt(len(steps))
-        return _effect(float(steps.mean()), error, len(steps), 1)
+        return _effect(float(steps.mean()), error, (len(steps), 1, 1), len(steps) - 1)
+    # Stimuli of one condition each compare two groups of stimuli: they have no response of their
+    # own to the condition, and one more mean is estimated from them.
+    between = both["stimulus"].sum() < 2
+    if between and table.groupby("second").stimulus.nunique().min() < 2:
+        raise DataError(f"a condition has fewer than two stimuli, {TOO_FEW}")
     models = import_optional(
         "statsmodels.regression.mixed_linear_model", "a comparison of conditions", "statistics"
     )
     if len(table) > MOST_MEANS:
         names = sorted(table.stimulus.unique())
         order = RandomStream("crossed effects", 0).numpy().permutation(len(names))
-        few = [names[i] for i in order[: max(2, len(names) * MOST_MEANS // len(table))]]
+        few = [names[i] for i in order[: max(4, len(names) * MOST_MEANS // len(table))]]
         table = table[table.stimulus.isin(few)]
     table["second"] = table.second.astype(float)
     parts = {f"{who} {what}": f"0 + C({who}){by}" for who in CROSSED for what, by in EFFECTS}
+    if between:
+        del parts[f"stimulus {EFFECTS[1][0]}"]
     with warnings.catch_warnings():
         # A variance of 0 is at the edge of what is allowed, and the optimiser says so each time.
         warnings.simplefilter("ignore")
@@ -107,15 +120,22 @@ def crossed_difference(
         except np.linalg.LinAlgError:
             raise DataError(f"{len(table)} means do not determine the model, {TOO_FEW}") from None
     found, error = float(fitted.params["second"]), float(fitted.bse["second"])
-    return _effect(found, error, table.person.nunique(), table.stimulus.nunique())
+    people_left, stimuli_left = table.person.nunique(), table.stimulus.nunique()
+    degrees = min(people_left - 1, stimuli_left - 1 - between)
+    return _effect(found, error, (people_left, stimuli_left, total), degrees)
 
 
-def _effect(difference: float, error: float, people: int, stimuli: int) -> Effect:
-    """Return an effect with this standard error."""
-    degrees = min(people, stimuli if stimuli > 1 else people) - 1
+def _effect(difference: float, error: float, counts: tuple[int, int, int], degrees: int) -> Effect:
+    """Return an effect with this standard error; `counts` are people, stimuli, and all stimuli.
+
+    Raises:
+        DataError: the error is not known.
+    """
+    if not (math.isfinite(error) and degrees > 0):
+        raise DataError(f"the error of the difference cannot be estimated, {TOO_FEW}")
     width = error * float(stdtrit(degrees, 0.975))
-    p = 2 * float(stdtr(degrees, -abs(difference / error))) if error > 0 else math.nan
-    return Effect(difference, difference - width, difference + width, p, people, stimuli, degrees)
+    p = 2 * float(stdtr(degrees, -abs(difference / error))) if error else float(not difference)
+    return Effect(difference, difference - width, difference + width, p, *counts, degrees)
 
 
 TOO_FEW = "so they cannot be compared: record more people, or leave the condition out"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vergence.core.data import Samples
 from vergence.core.federation import CONDITIONS
-from vergence.errors import ConfigError, VergenceError
+from vergence.errors import ConfigError, DataError
 from vergence.experiment.schema import Experiment
 from vergence.metrics.crossed_effects import Effect, crossed_difference
 from vergence.metrics.intervals import with_number
@@ -92,8 +92,8 @@ def write_conditions(
             for label, own in sums.items()
             for row in _effects(own, tests, known, console, label)
         ]
-    except VergenceError as error:
-        # The means stand without a test, too.
+    except ConfigError as error:
+        # A library is missing: the means stand without a test, too.
         console.print(f"differences are not tested: {error}", soft_wrap=True)
     else:
         if effects:
@@ -152,8 +152,13 @@ def _effects(
             second = np.arange(len(use)) >= len(marks[first])
             with console.status(f"{label}: {condition} {level} against {first}"):
                 names = [[each[i] for i in use] for each in (who, what)]
-                effect = crossed_difference(np.array(scores)[use], names[0], names[1], second)
-                yield condition, level, first, effect
+                try:
+                    effect = crossed_difference(np.array(scores)[use], names[0], names[1], second)
+                except DataError as error:
+                    text = f"{label}: {condition} {level} - {first} is not tested: {error}"
+                    console.print(text, soft_wrap=True)
+                    continue
+            yield condition, level, first, effect
 
 
 def _order(level: str) -> tuple[int, float, str]:
@@ -180,7 +185,7 @@ def _show_effects(
             mean, low, high = (number(value, digits(three)) for value in three)
             counts = f"{effect.people} x {effect.stimuli}" if effect.stimuli > 1 else effect.people
             rows.append([label, f"{condition} {level} - {first}", mean, f"{low} to {high}"])
-            rows[-1] += [f"{p:.3f}" if p >= 0.001 else "< .001", str(counts)]
+            rows[-1] += ["< .001" if p < 0.001 else f"{p:.3f}", str(counts)]
     export_csv(path, (*heads, "p_holm", "people", "stimuli", "degrees"), records)
     crossed = any(row[4].stimuli > 1 for row in effects)
     how = (
@@ -189,12 +194,15 @@ def _show_effects(
         if crossed
         else "Stimuli are not known: paired t tests over people."
     )
+    some = [row[4] for row in effects if row[4].stimuli < row[4].all_stimuli]
+    drawn = " To save time, stimuli were drawn at random: of {} in all." if some else ""
+    drawn = drawn.format(max((each.all_stimuli for each in some), default=0))
     TextTable(
         f"{metric_name(metric)}, differences between conditions",
         ["", "difference", "mean", "95 %", "p (Holm)", "people x stimuli" if crossed else "people"],
         rows,
         keys=2,
-        notes=[f"{how} Seeds are averaged before."],
+        notes=[f"{how} Seeds are averaged before.{drawn}"],
     ).show(console)
 
 

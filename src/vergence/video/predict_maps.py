@@ -126,7 +126,7 @@ def _on_videos(
         with one.table.open(newline="", encoding="utf-8") as file:
             rows += [[video.name, *row] for row in list(csv.reader(file))[1:]]
         frames += one.frames
-    table = out.with_suffix(".csv")
+    table = out.with_name(f"{out.name}.csv")
     write_text(table, csv_of(rows))
     return OverlayFiles(out, table, frames, 0.0, 1.0)
 
@@ -150,7 +150,8 @@ def _on_pictures(
     heats = heat_maps(trained, shown, person)[window - 1 :: window]
     files = [out / f"{name}.png" for name in pictures.names] if source.is_dir() else [out]
     write_maps(maps, heats, np.zeros(len(heats)), pictures.names)
-    table = out.with_suffix(".csv")
+    # A folder's name may have a dot, and no ending.
+    table = out.with_name(f"{out.name}.csv") if source.is_dir() else out.with_suffix(".csv")
     return write_pictures(files, table, pictures.names, frames, heats, _points(heats))
 
 

@@ -196,7 +196,7 @@ def budget(means: PrivacyMeans, promised: list[Promise], run: Run | None) -> dic
             "words": words.in_words(unit, spent, each.delta, about[each.unit]),
             "neighbours": each.neighbours,
             "against": account.get("against", each.against),
-            "accountant": block.get("accountant", "foretold"),
+            "accountant": block.get("accountant", "computed beforehand"),
             "check": account.get("check"),
         }
         who = "labs" if each.unit == "lab" else "people"

@@ -55,8 +55,9 @@ class EthicsSubject:
             ("update", "by how much training on one person's recordings changed these numbers"),
             (
                 "epsilon",
-                f"how much the published models can tell about one person or {self.sample}"
-                ": 0 is nothing, up to 1 strong, above 10 no promise worth the name",
+                "a number for how much the published models can tell about one person or "
+                f"{self.sample}; smaller is safer: at 0 they tell nothing, up to 1 the protection "
+                "is strong, above 10 it is no promise worth the name",
             ),
             ("delta", "a small chance with which the promise of epsilon may fail"),
             ("chance", "what an attacker gets who never saw anything of the person"),

@@ -308,6 +308,11 @@ def _trusted(means: PrivacyMeans) -> list[str]:
 def rights(means: PrivacyMeans) -> list[list[str]]:
     """Return pairs of a person's right and what is technically possible."""
     where = "where they were collected" if means.method.pooled else f"on {means.device}"
+    again = (
+        "a new training without the person can be started"
+        if means.ran == "devices"
+        else "the model can be trained again without the person (vergence privacy forget)"
+    )
     return [
         [
             "see their data",
@@ -321,41 +326,58 @@ def rights(means: PrivacyMeans) -> list[list[str]]:
         ],
         [
             "have them deleted",
-            "Recordings, and what the software keeps of a person, can be deleted, and the model "
-            "can be trained again without them (vergence privacy forget). Copies of models that "
-            "others have already cannot be called back.",
+            "Recordings, and what the software keeps of a person, can be deleted, and "
+            f"{again}. Copies of models that others have already cannot be called back. A training "
+            "that is repeated with the others uses up their promises a second time.",
         ],
         [
             "object or withdraw",
-            "Nothing more is used or sent from then on. What was learned before stays in the model "
-            "until it is trained again.",
+            "Nothing of the person is used or sent any more, if the study stops it. What was "
+            "learned before stays in the model until it is trained again.",
         ],
         ["take them along", f"The recordings are ordinary files {where}."],
-        ["not be judged by a machine", "The software decides nothing about people."],
+        ["not be judged by a machine", "The software decides nothing about people by itself."],
     ]
 
 
 def stored(means: PrivacyMeans) -> list[list[str]]:
     """Return pairs of what the software keeps, and where and how long."""
-    own = means.device if means.ran == "devices" else f"{means.device}; in a simulation, in the run"
-    folder = "in the folder of the run, until somebody deletes it"
+    here = means.ran == "devices"
+    own = (
+        f"on {means.device}" if here else f"on {means.device}; in a simulation, in the run's folder"
+    )
+    folder = "on the server's machine, in the folder of the run, until somebody deletes it"
     rows = [
         [
             "recordings",
             "stay where they are until somebody deletes them; decoded frames or features of them "
             "may lie in a cache of the same machine, and a simulation's report shows some samples",
         ],
-        [
-            "what belongs to one person, such as personal parts of models",
-            f"on {own}, until deleted",
-        ],
-        ["keys", "on the machine that made them, until deleted; certificates expire"],
-        ["logs, with names of devices and times", folder],
         ["models and results", folder],
+        ["logs, with names of devices and times", f"{folder}; each device has a log of its own"],
+        ["keys of a deployment", "on the machine that made them, until somebody deletes them"],
     ]
-    if means.plan.privacy.spends or means.least:
-        books = "deleting them, or putting back older ones, ends the run for that device"
-        rows.append(["books of what was given away (privacy budgets, sums)", f"on {own}; {books}"])
+    if not means.method.pooled:
+        rows.append(
+            [
+                "what belongs to one person, such as personal parts of models",
+                f"{own}, until deleted",
+            ]
+        )
+    if "smashed" in means.kinds:
+        rows.append(
+            [
+                "what the server gets of pictures",
+                "used for one step of training; nothing stops a server from keeping it",
+            ]
+        )
+    if means.plan.privacy.spends or means.least or "answers" in means.kinds:
+        rows.append(
+            [
+                "lists of what was given away (budgets, sums, answers)",
+                f"{own}; a device that has lost them, or has older ones, takes no part any more",
+            ]
+        )
     return rows
 
 
