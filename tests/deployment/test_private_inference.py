@@ -240,7 +240,7 @@ def test_ben_cannot_ask_as_anna(place, eyes):
 
     class Ben(PrivateFolder):
         def hello(self, greeting, role, terms):
-            return super().hello(greeting, role, replace(terms, client="anna"))
+            return super().hello(greeting, role, terms and replace(terms, client="anna"))
 
     async def main():
         async with serving(*three(place)):
@@ -274,7 +274,7 @@ class StartsAt(PrivateFolder):
     start = 0
 
     def hello(self, greeting, role, terms):
-        return super().hello(greeting, role, replace(terms, start=self.start))
+        return super().hello(greeting, role, terms and replace(terms, start=self.start))
 
 
 def test_material_is_never_used_twice(place, eyes):
@@ -688,7 +688,7 @@ def test_folders_of_two_dealings_do_not_go_together(place, eyes):
 def test_a_party_refuses_terms_of_another_dealing(place, eyes):
     class Careless(PrivateFolder):
         def hello(self, greeting, role, terms):
-            return super().hello(greeting, role, replace(terms, agreement="0" * 64))
+            return super().hello(greeting, role, terms and replace(terms, agreement="0" * 64))
 
     async def main():
         async with serving(*three(place)):

@@ -94,15 +94,30 @@ def crossed_difference(
     between = both["stimulus"].sum() < 2
     if between and table.groupby("second").stimulus.nunique().min() < 2:
         raise DataError(f"a condition has fewer than two stimuli, {TOO_FEW}")
-    models = import_optional(
-        "statsmodels.regression.mixed_linear_model", "a comparison of conditions", "statistics"
-    )
     if len(table) > MOST_MEANS:
         names = sorted(table.stimulus.unique())
         order = RandomStream("crossed effects", 0).numpy().permutation(len(names))
         few = [names[i] for i in order[: max(4, len(names) * MOST_MEANS // len(table))]]
         table = table[table.stimulus.isin(few)]
-    table["second"] = table.second.astype(float)
+    difference, error = _fitted(table, between)
+    people_left, stimuli_left = table.person.nunique(), table.stimulus.nunique()
+    degrees = min(people_left - 1, stimuli_left - 1 - between)
+    return _effect(difference, error, (people_left, stimuli_left, total), degrees)
+
+
+def _fitted(table: Any, between: bool) -> tuple[float, float]:
+    """Return the difference by a linear mixed model, and its standard error.
+
+    If `between`, each stimulus belongs to one condition, and has no response of its own to it.
+
+    Raises:
+        ConfigError: statsmodels is not installed.
+        DataError: the means do not determine the model.
+    """
+    models = import_optional(
+        "statsmodels.regression.mixed_linear_model", "a comparison of conditions", "statistics"
+    )
+    table = table.assign(second=table.second.astype(float))
     parts = {f"{who} {what}": f"0 + C({who}){by}" for who in CROSSED for what, by in EFFECTS}
     if between:
         del parts[f"stimulus {EFFECTS[1][0]}"]
@@ -119,10 +134,7 @@ def crossed_difference(
             ).fit(reml=True)
         except np.linalg.LinAlgError:
             raise DataError(f"{len(table)} means do not determine the model, {TOO_FEW}") from None
-    found, error = float(fitted.params["second"]), float(fitted.bse["second"])
-    people_left, stimuli_left = table.person.nunique(), table.stimulus.nunique()
-    degrees = min(people_left - 1, stimuli_left - 1 - between)
-    return _effect(found, error, (people_left, stimuli_left, total), degrees)
+    return float(fitted.params["second"]), float(fitted.bse["second"])
 
 
 def _effect(difference: float, error: float, counts: tuple[int, int, int], degrees: int) -> Effect:

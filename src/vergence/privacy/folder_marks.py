@@ -8,8 +8,8 @@ mark says, or has other lines, went back.
 A book is on the disk before its mark, and the mark before what the book covers leaves the machine.
 So a process that is killed at any moment leaves a book that is as long as its mark says, or longer.
 
-Used by `deployment.client_app`, `deployment.joined_node`, `deployment.launcher`,
-`deployment.secure_sum_client`, `deployment.teacher_quota` and `engine.secure_sum_attempts`.
+Used by `deployment.joined_node`, `deployment.launcher`, `deployment.secure_sum_client`,
+`deployment.teacher_quota` and `engine.secure_sum_attempts`.
 """
 
 from __future__ import annotations

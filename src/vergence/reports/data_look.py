@@ -98,12 +98,12 @@ def write_page(path: Path, **values: Any) -> None:
     write_text(path, environment.get_template("data_look.html").render(values))
 
 
-def _tiles(own: Sequence[GazeTrack], found: Sequence[dict[str, fixations.Fixations]]) -> list[Tile]:
+def _tiles(own: Sequence[GazeTrack], marks: Sequence[dict[str, fixations.Fixations]]) -> list[Tile]:
     """Draw one person's gaze on frames of the longest recording, or on three pictures."""
     longest = max(own, key=lambda track: int(track.gaze.valid.sum()))
     if longest.picture is None:
         return [*gaze_pictures.moments(longest), gaze_pictures.heat("all gaze", own)]
     rows = np.unique(np.linspace(0, len(own) - 1, 3).round().astype(int)).tolist()
     # The library's fixations come after the maker's.
-    last = [next(reversed(found[row].values()), np.zeros((0, 4))) for row in rows]
+    last = [next(reversed(marks[row].values()), np.zeros((0, 4))) for row in rows]
     return [gaze_pictures.path_on(own[row], f) for row, f in zip(rows, last, strict=True)]

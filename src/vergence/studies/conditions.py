@@ -27,6 +27,8 @@ from vergence.results.text_tables import TextTable
 from vergence.results.write import export_csv
 from vergence.studies.measures import RunOf
 
+HEADS = ("label", "seed", "person", "condition", "level", "samples", "metric", "value")
+"""Columns of conditions.csv."""
 Levels = Mapping[str, tuple[str, ...]]
 """Name of a condition of the data -> its levels; see `Federation.conditions`."""
 RECORDED = ("glasses", "light", "day", "side")
@@ -83,8 +85,7 @@ def write_conditions(
                 own = sums.setdefault(label, {})
                 own[person] = own[person] + parts if person in own else parts
     path = folder.parent / "conditions.csv"
-    heads = ("label", "seed", "person", "condition", "level", "samples", "metric", "value")
-    export_csv(path, heads, lines)
+    export_csv(path, HEADS, lines)
     _show_means(lines, list(experiment.methods), metric_name(task.headline), console)
     try:
         effects = [

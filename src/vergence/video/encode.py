@@ -58,13 +58,7 @@ def encode(
     opening = next(shown, None)
     if opening is None:
         raise ConfigError(f"{path}: a video needs at least one picture, got none")
-    codec = next((name for name in CODECS if name in av.codecs_available), None)
-    if codec is None:
-        raise ConfigError(
-            f"{path}: FFmpeg was built without {' and '.join(CODECS)}, so it cannot write mp4 "
-            "files: `pip install av` brings one that has both"
-        )
-    options = {**CODECS[codec], "preset": preset} if codec == "libx264" else CODECS[codec]
+    codec, options = _codec(path, preset)
     height, width = opening[1].shape[:2]
     count = 0
     try:
@@ -97,6 +91,21 @@ def encode(
     except FFmpegError as error:
         raise OSError(error.errno, error.strerror or str(error)) from error
     return count
+
+
+def _codec(path: Path, preset: str) -> tuple[str, dict[str, str]]:
+    """Return the first codec of `CODECS` that FFmpeg has, and its options.
+
+    Raises:
+        ConfigError: FFmpeg has none of them.
+    """
+    codec = next((name for name in CODECS if name in av.codecs_available), None)
+    if codec is None:
+        raise ConfigError(
+            f"{path}: FFmpeg was built without {' and '.join(CODECS)}, so it cannot write mp4 "
+            "files: `pip install av` brings one that has both"
+        )
+    return codec, CODECS[codec] | ({"preset": preset} if codec == "libx264" else {})
 
 
 class _Track:

@@ -341,12 +341,9 @@ def read_rows(
     event = _events(words("event"), bool(by_role.get("event")))
     stated = by_role.get("fixation")
     fixation = table.floats(stated[0]) if stated else np.full(len(table), np.nan)
-    media = np.full((len(table), 4), np.nan)
-    if by_role.get("media"):
-        media = np.stack([table.floats(name) for name in by_role["media"]], 1)
+    media = _media(table, by_role.get("media", []))
     texts = (person, words("stimulus"), words("trial"))
-    cells = [_stripped_text(table, name) for name in by_role.get("conditions", [])]
-    conditions = np.array(cells, str).reshape(len(cells), len(table)).T
+    conditions = _words(table, by_role.get("conditions", []))
     if columns.kind == "running mean":
         x, y = _last_of_fixations(x, y, valid, ticks, fixation, *texts)
     if columns.kind == "fixation" and not stated:
@@ -358,6 +355,19 @@ def read_rows(
         unit=columns.unit,
         t_unit=columns.t_unit,
     )
+
+
+def _media(table: DelimitedTable, names: Sequence[str]) -> NDArray[np.float64]:
+    """Return the picture's place in each row, `[rows, 4]`; NaN without these columns."""
+    if not names:
+        return np.full((len(table), 4), np.nan)
+    return np.stack([table.floats(name) for name in names], 1)
+
+
+def _words(table: DelimitedTable, names: Sequence[str]) -> NDArray[np.str_]:
+    """Return the words of these columns, `[rows, columns]`."""
+    cells = [_stripped_text(table, name) for name in names]
+    return np.array(cells, str).reshape(len(cells), len(table)).T
 
 
 def _last_of_fixations(

@@ -9,7 +9,7 @@ use the readers of the data sets `pupil`, `tobii` and `aria`. Formats and source
 
 Licence: that of the recordings.
 
-Used by `cli.data_import` and `data.format_detection`.
+Used by `data.format_detection` and `data.gaze_tracks`.
 """
 
 from __future__ import annotations

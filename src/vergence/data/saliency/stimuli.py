@@ -9,7 +9,7 @@ ways: x and y count in the picture itself, the table states the place in every r
 
 Licence: that of the recordings.
 
-Used by `cli.data_import` and `data.gaze_quality`.
+Used by `cli.data_import` and `data.gaze_tracks`.
 """
 
 from __future__ import annotations

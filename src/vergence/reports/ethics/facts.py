@@ -72,7 +72,6 @@ def facts(
         "study": experiment.study.answers,
         "planned": planned(experiment.study.participants, people, run),
         "glossary": [list(row) for row in (*means.subject.glossary, *scored(task.headline))],
-        "finished": run is not None,
         "poisoned": poisoned(experiment) if experiment.poison and experiment.poison.share else "",
         "verdict": words.verdict(
             means, spent, rebuilt(tried), any(r["better"] for r in found if r["as_it_ran"])
@@ -85,16 +84,10 @@ def facts(
             "known": all(r.bytes is not None for r in rows),
             "beside": sum(r.bytes or 0 for r in rows if r.up and not r.counted),
         },
-        "ran": means.ran,
-        "device": means.device,
-        "sender": means.sender,
         "shared": method.pooled or downloads(method, task).shared,
         "counted": None if run is None else dict(run.results["bytes"]),
         "stays": stays(means),
-        "reveals": means.subject.reveals,
-        "rights": words.rights(means),
-        "stored": words.stored(means),
-        "fingerprint": fingerprint(run),
+        **board_answers(means, run),
         "sees": [list(row) for row in sees(means)],
         "assumed": words.assumed(means),
         "budget": spent,
@@ -106,6 +99,20 @@ def facts(
         "unprotected": words.unprotected(means),
         "model": model(experiment, method, task, study, run),
         "data": data(experiment, people, run),
+    }
+
+
+def board_answers(means: PrivacyMeans, run: Run | None) -> dict[str, Any]:
+    """Return what a board asks about places, the data, rights, what is kept, and the model."""
+    return {
+        "finished": run is not None,
+        "ran": means.ran,
+        "device": means.device,
+        "sender": means.sender,
+        "reveals": means.subject.reveals,
+        "rights": words.rights(means),
+        "stored": words.stored(means),
+        "fingerprint": fingerprint(run),
     }
 
 
