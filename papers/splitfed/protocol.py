@@ -132,7 +132,7 @@ def pruned(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
                 by_metric[PRUNED[f"{what} {side}"][0]] = dict.fromkeys(line.error, value)
         scores[line.name] = by_metric
     sizes = frozenset(PRUNED[f"size {side}"][0] for side in PARTS)
-    return PartResult(scores, study, lower=sizes | study.lower_is_better)
+    return PartResult(scores | priors_of(study), study, lower=sizes | study.lower_is_better)
 
 
 def pruning_of(name: str) -> Pruning | None:
@@ -246,7 +246,8 @@ def lied_to(part: TablePart, experiment: Experiment, out: Path) -> PartResult:
         | {LIED: liars.run(run.label).scores(study.headline)}
         for run in study.runs
     }
-    return PartResult(scores, study, lower=LOWER | study.lower_is_better)
+    lower = LOWER | study.lower_is_better
+    return PartResult(scores | priors_of(study), study, lower=lower)
 
 
 def metrics_and_epsilon(run: Run) -> dict[str, dict[str, float]]:

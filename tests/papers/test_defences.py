@@ -16,7 +16,7 @@ from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import validate
 from vergence_papers import command as app
 from vergence_papers import outcome as outcomes
-from vergence_papers.claims import PaperTable, TablePart
+from vergence_papers.claims import PRIOR, PaperTable, TablePart
 from vergence_papers.data_sets import GROUNDS
 from vergence_papers.outcome import ReproducedTable
 from vergence_papers.printed import table_parts
@@ -123,6 +123,7 @@ def test_liars_are_in_a_run_of_their_own(tmp_path):
     assert not clean_run.poison
     assert "sign_flip by 1 of 4 people" in (tmp_path / "liars/fedavg/provenance.json").read_text()
     assert EPSILON not in scores
+    assert any("error" in found.scores[row] for row in found.scores if row.endswith(PRIOR))
     assert {defences.LIED, "error"} <= found.lower
 
 
