@@ -26,6 +26,7 @@ from vergence.engine.client_executor import ClientExecutor, LocalData
 from vergence.engine.records import ClientState
 from vergence.engine.round_loop import Plan, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory, read_manifest
+from vergence.experiment.registry import names
 from vergence.experiment.schema import load
 from vergence.methods.fedcpf import FedCPF
 
@@ -163,8 +164,12 @@ class Files:
             "server states": state / files["server"][0],
             "journals": state / files["clients"][0],
         }
-        for kind, (first, *_) in self.honest.items():  # what type hints mean is looked up once
+        # Once: type hints are looked up, and, as for a misspelt name, all modules are imported that
+        # may have been meant (those of data sets take 50 MB, which are no input's).
+        for kind, (first, *_) in self.honest.items():
             self.read(kind, first)
+        for kind in ("tasks", "models", "data", "methods", "wire"):
+            names(kind, object)
 
     def mutant(self, kind: str, draw: random.Random) -> bytes:
         """Return a file of this kind that went wrong."""
