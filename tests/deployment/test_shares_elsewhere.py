@@ -30,7 +30,7 @@ from vergence.privacy.secure_aggregation.additive_messages import (
 )
 from vergence.privacy.secure_aggregation.session import Invitation
 
-QUICK = ("fedavg", "fedcpf")
+QUICK = ("fedavg", "fedcpf", "fedridge")
 SLOW = pytest.mark.slow
 FITS = [
     pytest.param(name, marks=() if name in QUICK else SLOW)

@@ -261,9 +261,14 @@ class Method(NamedOptions, ABC, Generic[S, C]):
     def reply_templates(self, s: S) -> Mapping[str, Params]:
         """Return trees with the layouts of trees in replies that are not those of `offer`.
 
-        They have the sizes that reports foretell. Default: none, as sizes depend on the data.
+        They have the sizes that reports foretell, and with which secure sums in a deployment
+        encode replies. Default: none, as sizes depend on the data.
         """
         return {}
+
+    def known_trees(self, s: S) -> Mapping[str, Params]:
+        """Return all trees whose layouts are known before a round: those sent and those replied."""
+        return {**self.offer(s, ""), **self.reply_templates(s)}
 
     def stores_inputs(self, task: Task) -> bool:
         """Return whether a client's own model contains the inputs of its samples."""

@@ -37,6 +37,5 @@ class AggregatorNode(ResidentNode):
         if sums is None or self.side.client not in plan.privacy.aggregators:
             raise StateError(f"'{self.side.client}' is no aggregator of this experiment")
         identity = replace(party_identity(self.folder, note, self.sign), mark=self.mark)
-        return SecureSumAggregator(
-            state, self.side.client, sums, identity, method, method.offer(method.server(task), "")
-        )
+        trees = method.known_trees(method.server(task))
+        return SecureSumAggregator(state, self.side.client, sums, identity, method, trees)

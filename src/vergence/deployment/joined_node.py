@@ -91,9 +91,9 @@ def deployable(experiment: Experiment) -> Experiment:
                     "deployment would make the tables that close what few share, and could have "
                     "it opened; name a third aggregator"
                 )
-            offered = method.offer(method.server(task), "")
+            trees = method.known_trees(method.server(task))
             for verb in method.exposure:  # a client must know how long a row is
-                SecureSum(policy.among(0), FEWEST, most=plan.silos.most).form(method, verb, offered)
+                SecureSum(policy.among(0), FEWEST, most=plan.silos.most).form(method, verb, trees)
     return replace(experiment, plan=plan)
 
 

@@ -38,8 +38,7 @@ class SecureSumAggregator:
             has.
         identity: the aggregator's own signing key, and the public keys that it trusts.
         method: the method of the run.
-        offered: the trees (sets of parameters) that the method's `offer` returns; they give the
-            shapes of replies.
+        trees: the method's `known_trees` (sets of parameters), which give the shapes of replies.
     """
 
     def __init__(
@@ -49,14 +48,14 @@ class SecureSumAggregator:
         sums: SecureSum,
         identity: PartyIdentity,
         method: Method,
-        offered: Mapping[str, Params],
+        trees: Mapping[str, Params],
     ) -> None:
         self.name, self.sums, self.identity = name, sums, identity
         self.spent, self.lock = (
             MarkedContributions(folder, identity.mark),
             threading.Lock(),
         )
-        forms = {verb: sums.form(method, verb, offered) for verb in method.exposure}
+        forms = {verb: sums.form(method, verb, trees) for verb in method.exposure}
         self.forms = {verb: form for verb, form in forms.items() if form is not None}
         most = max((form.words for form in self.forms.values()), default=0)
         self.limit = 8 * most * (1 + sums.people) + LIMIT_SLACK

@@ -149,7 +149,7 @@ def reply_trees(
 ) -> dict[str, Params]:
     """Return trees with the shapes that a reply must have, by name, as far as they are known.
 
-    A tree comes from `sent`, or else from the trees that the method's server offers to clients.
+    A tree comes from `sent`, or else from those of which the method knows the layouts.
 
     Args:
         method: the method of the run.
@@ -159,5 +159,5 @@ def reply_trees(
     """
     names = method.exposure[verb].trees
     if set(names) - set(sent):
-        sent = {**method.offer(server(), ""), **sent}
+        sent = {**method.known_trees(server()), **sent}
     return {name: sent[name] for name in names if name in sent}

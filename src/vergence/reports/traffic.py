@@ -125,7 +125,7 @@ class _Turn:
         self.plan, self.method, self.task = plan, method, task
         server = method.server(task)
         self.offered = method.offer(server, "")
-        self.sized = {**self.offered, **method.reply_templates(server)}
+        self.sized = method.known_trees(server)
         self.common = downloads(method, task)
         self.known: dict[str, int] = {name: _size(tree) for name, tree in self.sized.items()}
         # The count of smashed_average is one number of 4 bytes.

@@ -44,11 +44,11 @@ class SecureSumProtection(BuiltInProtection):
         """Return a line on the size of what clients send: MB for each kind of request."""
         policy, sums, method = self.policy, smallest(self.plan), run.method
         assert sums is not None
-        offered, sizes = method.offer(method.server(run.task), ""), list[str]()
+        trees, sizes = method.known_trees(method.server(run.task)), list[str]()
         for verb in method.exposure:
             # The size of smashed data depends on the batch.
             try:
-                form = sums.form(method, verb, offered)
+                form = sums.form(method, verb, trees)
             except ConfigError:
                 sizes.append(f"as much as a batch is [{verb}]")
                 continue
