@@ -1,6 +1,6 @@
 """What a deployment over Flower must survive, as a table: `make drills-flower`.
 
-    python -m tests.drills.flower_drills [attacks slow clients server client aggregator]
+    python -m tests.drills.flower_drills [attacks slow clients server client aggregator joins]
         [--row right|wrong]
 
 Real processes on this machine, over TLS with node keys. Exit code 1 if any row fails.
@@ -18,6 +18,7 @@ from tests.drills import flower_deaths
 from tests.drills.deployment import CLIENTS, deployed, fedcpf, simulated
 from tests.drills.drilling import ROWS, Row, asked, printed
 from tests.drills.flower_aggregators import aggregator
+from tests.drills.joining import joins
 
 ROUNDS = 240
 """Rounds during which a server is attacked."""
@@ -73,6 +74,7 @@ DRILLS: dict[str, Callable[[], Iterator[Row]]] = {
     "server": flower_deaths.server,
     "client": flower_deaths.client,
     "aggregator": aggregator,
+    "joins": joins,
 }
 
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.drills import joining
 from tests.drills.deployment import CLIENTS, Deployment, deployed, fedcpf, simulated
 from vergence.deployment.diagnostics import connected
 
@@ -152,3 +153,14 @@ def test_a_certificate_renewed_in_mid_run_changes_no_bit(tmp_path):
         assert served.wait(500) == 0, made.events() + made.said()
         assert [process.wait(60) for process in joined] == [0, 0, 0]
         assert made.fingerprints() == simulated(table, tmp_path / "here")
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@needs_flower
+@pytest.mark.parametrize("table", [joining.PLAIN, joining.SECURE], ids=["plain", "pads"])
+def test_a_client_that_is_added_in_mid_run(table, tmp_path):
+    """Its keys are compared, and the bits are those of a person who was away until then."""
+    said, good = joining.join_late(tmp_path, table)
+    assert good, said

@@ -140,7 +140,19 @@ GROUPS = (
         "deploy",
         "vergence.cli.deploy:deploy",
         "Run an experiment on many machines: a server and its clients.",
-        ("init", "app", "key", "serve", "join", "status", "renew", "revoke", "stop"),
+        (
+            "init",
+            "app",
+            "key",
+            "serve",
+            "join",
+            "status",
+            "add",
+            "admit",
+            "renew",
+            "revoke",
+            "stop",
+        ),
     ),
 )
 

@@ -206,6 +206,62 @@ def status(folder: Path, *, lines: int = 10) -> None:
 
 
 @deploy.command
+def add(
+    folder: Path,
+    client: str,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    keys: Path | None = None,
+) -> None:
+    """Add a client to a deployment whose server is stopped; it takes part from a later round on.
+
+    Args:
+        folder: DIR/server.
+        client: the new client's name.
+        out_: a new directory for the client's folder.
+        keys: a folder with the key NAME.pub that the client made itself (`vergence deploy key`);
+            secure sums need it.
+    """
+    from vergence.deployment.folder_setup import add as write
+
+    begins = write(folder, client, out_, keys)
+    more = (
+        f"; each client and aggregator needs {client}.pub first (`vergence deploy admit`)"
+        if (out_ / "keys").exists()
+        else ""
+    )
+    out.print(
+        f"'{client}' takes part from round {begins + 1} on. Copy {out_} to its machine{more}; then "
+        f"`vergence deploy serve {folder}`",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+@deploy.command
+def admit(folder: Path, key: Path | None = None, *, roster: str = "") -> None:
+    """Trust the key of an added client in secure sums, after a comparison with another client.
+
+    Args:
+        folder: the folder of a client or an aggregator.
+        key: NAME.pub of the added client; left out in the folder of the added client itself.
+        roster: the digest that this command printed for the operator of another client. Without
+            it, the digest is printed, and nothing changes.
+    """
+    from vergence.deployment.folder_setup import admit as trust
+
+    digest = trust(folder, key, roster)
+    out.print(f"digest of all keys: {digest}", soft_wrap=True, highlight=False)
+    if not roster:
+        out.print(
+            "Compare it with other clients over a channel that the server does not control. If it "
+            "is the same, give it with --roster. Nothing was changed.",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+@deploy.command
 def renew(folder: Path) -> None:
     """Make a new certificate for a stopped server; clients then need its new ca.crt.
 

@@ -106,7 +106,7 @@ def init(
         StateError: the directory is not empty.
     """
     from vergence.core.files import saving
-    from vergence.deployment.keys import PARTIES, make_certificates
+    from vergence.deployment.keys import PARTIES, known_keys, make_certificates
     from vergence.deployment.launcher import check_flower
 
     check_flower()
@@ -129,10 +129,11 @@ def init(
         for end in [*ends, *adders, *([served] if main else [])]:
             end.make(server, keys)
             hand_out(end.folder, table, code)
+        public = known_keys(server)
         if experiment.plan.privacy.aggregation is not None:
-            copy_public_keys([*ends, *adders], "keys", clients, server)
+            copy_public_keys([*ends, *adders], "keys", {name: public[name] for name in clients})
         if adders:
-            copy_public_keys([*ends, *adders], PARTIES, parties, server)
+            copy_public_keys([*ends, *adders], PARTIES, {name: public[name] for name in parties})
         if main:
             exchange_box_keys(served, ends, keys)
         side = ServerSide(tuple(clients), address, run, listen, main=main)
@@ -140,6 +141,175 @@ def init(
         hand_out(server, table, code)
         text = instructions(host, main, bool(adders), keys is None, code)
         (out / "README.txt").write_text(text, encoding="utf-8", newline="\n")
+
+
+def add(server: Path, client: str, out: Path, keys: Path | None = None) -> int:
+    """Add a client to a deployment whose server is stopped, and write the client's folder.
+
+    Args:
+        server: the server's folder.
+        client: name of the new client.
+        out: a new directory for the client's folder.
+        keys: folder with the public key that the client made itself; None: its key pair is made on
+            this machine.
+
+    Returns:
+        The first round, from 0, in which the client takes part.
+
+    Raises:
+        ConfigError: a client cannot be added to this experiment; the message says why.
+        StateError: the server is running, the run is finished, or the directory exists.
+    """
+    from vergence.core.files import saving
+    from vergence.deployment.keys import PARTIES, known_keys
+    from vergence.experiment.schema import load
+    from vergence.experiment.trust import trust_in_deployment, under
+
+    side = folders.settings(server, ServerSide)
+    folders.refuse_running(server)
+    with under(trust_in_deployment(server, side.accepted)):
+        experiment = load(server / EXPERIMENT)
+    everybody = (*side.clients, client)
+    experiment = fit_to_deploy(experiment, everybody, side.main)
+    refuse_addition(experiment, side, keys)
+    begins = first_free_round(experiment, server / "run")
+    if keys is not None:
+        check_public_keys(keys, [client], False)
+    if out.exists():
+        raise StateError(f"{out} exists already; choose another --out")
+    privacy = experiment.plan.privacy
+    # The others still know the keys of revoked clients, and the rosters must be the same.
+    public = {**known_keys(server, "revoked"), **known_keys(server)}
+    secure = privacy.aggregation is not None
+    new = EndFolder(out, ClientSide(client, side.address, side.run, client, unconfirmed=secure))
+    with saving(out):
+        new.make(server, keys)
+        hand_out(out, *own_code.portable(experiment))
+        if secure:
+            names = {name: public[name] for name in side.clients}
+            names[client] = server / "keys" / f"{client}.pub"
+            copy_public_keys([new], "keys", names)
+        if privacy.aggregators:
+            copy_public_keys([new], PARTIES, {name: public[name] for name in privacy.aggregators})
+        joins = {**side.joins, client: begins}
+        folders.write_settings(server, replace(side, clients=everybody, joins=joins))
+    return begins
+
+
+def refuse_addition(experiment: Experiment, side: ServerSide, keys: Path | None) -> None:
+    """Refuse to add a client where results, noise or secure sums rest on who was there before.
+
+    Raises:
+        ConfigError: a client cannot be added; the message says why, and what to do.
+    """
+    plan = experiment.plan
+    sums, presence = plan.privacy.aggregation, plan.presence
+    setup = [label for label, method in experiment.methods.items() if method.setup_verbs]
+    for refused, why in (
+        (side.main, "a main server and its clients exchange keys at the start"),
+        (plan.privacy.user is not None, "the noise of privacy.user was made for fewer clients"),
+        (presence.trace or presence.rhythm, "presence names the rounds of each client already"),
+        (setup, f"method '{setup[0] if setup else ''}' asks all clients before the first round"),
+        (
+            sums is not None and (sums.clients or 0) <= len(side.clients),
+            "secure sums were made for the clients of the start: privacy.aggregation.clients of a "
+            "new experiment leaves room for more",
+        ),
+        (
+            sums is not None and keys is None,
+            "with secure sums a client makes its own key, which the server's machine must not "
+            "know: `vergence deploy key NAME` there, and --keys here",
+        ),
+    ):
+        if refused:
+            raise ConfigError(f"no client can be added: {why}")
+
+
+def first_free_round(experiment: Experiment, run: Path) -> int:
+    """Return the first round, from 0, that the unfinished methods of a run cannot have begun.
+
+    Raises:
+        StateError: the run is finished, or has no such round.
+    """
+    from vergence.engine.storage.run_directory import read_manifest
+    from vergence.experiment.run import folders_of
+
+    every = experiment.plan.checkpoint_every
+    open_runs = [
+        folder
+        for folder in folders_of(experiment, run).values()
+        if not (folder / "results.json").exists()
+    ]
+    if not open_runs:
+        raise StateError(f"{run} is finished: a new client needs a new `vergence deploy init`")
+    # A server that was stopped repeats the rounds since its last checkpoint. In these rounds it
+    # must ask the same clients: for others, no client opens a sum a second time.
+    begun = [
+        read_manifest(folder)["round"] + (1 if every == "auto" else every)
+        for folder in open_runs
+        if (folder / "state" / "checkpoint.json").exists()
+    ]
+    begins = max(begun, default=0)
+    if begins >= experiment.plan.rounds:
+        raise StateError(f"{run} has no round left for a new client, of {experiment.plan.rounds}")
+    return begins
+
+
+def admit(folder: Path, key: Path | None, roster: str) -> str:
+    """Let a client or an aggregator trust the key of an added client, or the keys in its folder.
+
+    Args:
+        folder: the folder of the client or aggregator.
+        key: file NAME.pub of the added client; None: the folder is the added client's own.
+        roster: digest of all keys, as the operator of another client names it; "": change nothing.
+
+    Returns:
+        The digest of all keys that this folder then trusts.
+
+    Raises:
+        StateError: the digest is another one, the key's name is known already, or there are no
+            secure sums.
+        ConfigError: a file holds no public key, or its name cannot be a client's.
+    """
+    from vergence.deployment.keys import PARTIES, known_keys, roster_digest
+
+    side = folders.settings(folder, ClientSide)
+    known = {
+        f"{whose}/{name}": path
+        for whose in ("keys", PARTIES)
+        for name, path in known_keys(folder, whose).items()
+    }
+    if not known:
+        raise StateError(f"{folder} trusts no other client's key: only secure sums need this")
+    if key is not None:
+        name = checked_name(key.stem)
+        # Whoever could replace a key could answer in another client's place.
+        if {f"keys/{name}", f"{PARTIES}/{name}"} & known.keys():
+            raise StateError(f"{folder} has a key of '{name}' already, and keeps it")
+        known[f"keys/{name}"] = key
+    digest = roster_digest(side.run, known)
+    if roster not in ("", digest):
+        raise StateError(
+            f"the keys here have the digest {digest}, and not {roster[:64]}: somebody gave this "
+            "client or the other one a wrong key; do not go on before you know who"
+        )
+    if roster and key is not None:
+        shutil.copyfile(key, folder / "keys" / f"{key.stem}.pub")
+    if roster and side.unconfirmed:
+        folders.write_settings(folder, replace(side, unconfirmed=False))
+    return digest
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a client or an aggregator.
+
+    Raises:
+        ConfigError: it has other characters than letters, digits, _ and -.
+    """
+    # Names become folders and parts of file names: a path in one would lead out of the deployment.
+    if not name.replace("_", "").replace("-", "").isalnum():
+        raise ConfigError(f"a name must be letters, digits, _ and -; got '{name}'")
+    return name
 
 
 def answer_limit(experiment: Experiment) -> int:
@@ -250,20 +420,18 @@ class EndFolder:
             shutil.copyfile(keys / f"{self.side.client}.box", public)
 
 
-def copy_public_keys(
-    ends: Sequence[EndFolder], whose: str, names: Sequence[str], server: Path
-) -> None:
-    """Copy public keys from the server's folder into the folder of every client and aggregator.
+def copy_public_keys(ends: Sequence[EndFolder], whose: str, keys: Mapping[str, Path]) -> None:
+    """Copy public keys into the subfolder `whose` of the folder of every client and aggregator.
 
-    `names` are the keys' owners; `whose` is the name of the subfolder.
+    `keys` holds the file of each key, by its owner.
     """
     # They come from here and not from the server: a malicious one could name made-up clients with
     # keys of its own, and subtract their known replies from a secure sum.
     for end in ends:
         known = end.folder / whose
         known.mkdir()
-        for name in names:
-            shutil.copyfile(server / "keys" / f"{name}.pub", known / f"{name}.pub")
+        for name, key in keys.items():
+            shutil.copyfile(key, known / f"{name}.pub")
 
 
 def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
@@ -346,10 +514,8 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
             f"--clients must be the labs of the experiment's silos, {', '.join(labs)}; got "
             f"{', '.join(clients)}"
         )
-    # Names become folders and parts of file names: a path in one would lead out of the deployment.
     for client in (*clients, *aggregators):
-        if not client.replace("_", "").replace("-", "").isalnum():
-            raise ConfigError(f"a name must be letters, digits, _ and -; got '{client}'")
+        checked_name(client)
     if len(set(clients)) != len(clients) or not clients:
         raise ConfigError(f"--clients must be different names, at least one; got {list(clients)}")
     if aggregators and (same := {*clients, SERVER, MAIN} & {*aggregators} or {SERVER} & {*clients}):

@@ -83,6 +83,7 @@ class ServerSide:
         main: whether there is also a main server, which trains the server's part in split learning.
         accepted: name -> SHA-256 of the Python files that may run on this machine.
         answer_bytes: largest size in bytes of a node's answer; 0: no limit.
+        joins: for each client that was added later, the first round in which it takes part.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -97,6 +98,7 @@ class ServerSide:
     main: bool = False
     accepted: Mapping[str, str] = field(default_factory=dict)
     answer_bytes: int = 0
+    joins: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ class ClientSide:
             in the order of the experiment's `silos`. ("all",): everybody in the data. (): the data
             use the names in `silos`.
         accepted: name -> SHA-256 of the Python files that may run on this machine.
+        unconfirmed: whether the folder was made by `vergence deploy add`, and its operator has not
+            yet compared the keys of the others (`vergence deploy admit`).
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -138,6 +142,7 @@ class ClientSide:
     answers_a_minute: int = 0
     people: tuple[str, ...] = ()
     accepted: Mapping[str, str] = field(default_factory=dict)
+    unconfirmed: bool = False
 
     @property
     def stays(self) -> bool:

@@ -6,6 +6,7 @@ Used throughout `deployment`.
 from __future__ import annotations
 
 import base64
+import hashlib
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
@@ -23,7 +24,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vergence.core.files import write_whole
 from vergence.engine.secure_sum_attempts import PartyIdentity
-from vergence.errors import StateError
+from vergence.errors import ConfigError, StateError
+from vergence.privacy.secure_aggregation.session import joined
 from vergence.system.file_access import is_open_to_others
 
 DAYS = 825
@@ -192,6 +194,29 @@ def is_box_key(public: Path) -> bool:
 def known_keys(folder: Path, whose: str = "keys") -> dict[str, Path]:
     """Return the files of public keys in the subfolder `whose` of a folder, by their owner."""
     return {path.stem: path for path in sorted((folder / whose).glob("*.pub"))}
+
+
+def roster_digest(run: str, keys: Mapping[str, Path]) -> str:
+    """Return the SHA-256 of a deployment's name and of the public keys of all its parties.
+
+    Operators compare it with each other: if it is the same, they trust the same keys.
+
+    Args:
+        run: name of the deployment.
+        keys: file of each party's public key, by name.
+
+    Raises:
+        ConfigError: a file holds no public key of a node; the message names it.
+    """
+    whole = [run.encode()]
+    for name, path in sorted(keys.items()):
+        if not is_node_key(path):
+            raise ConfigError(f"{path} is no node's public key, which `vergence deploy key` makes")
+        key = serialization.load_pem_public_key(path.read_bytes())
+        # The key and not its file: line ends may change on the way.
+        kind = serialization.PublicFormat.SubjectPublicKeyInfo
+        whole += [name.encode(), key.public_bytes(serialization.Encoding.DER, kind)]
+    return hashlib.sha256(joined(whole)).hexdigest()
 
 
 def party_identity(

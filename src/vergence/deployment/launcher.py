@@ -315,6 +315,11 @@ def join(
     """
     check_flower()
     side = accept(folder, client_settings(folder, data, person, people), accept_code)
+    if side.unconfirmed:
+        raise StateError(
+            f"{folder} came from the server's machine, which could name keys of its own in it: "
+            f"`vergence deploy admit {folder}` prints what to compare with another client"
+        )
     if side.stays and not LOCAL:
         raise StateError(
             f"{folder} keeps work in memory between its tasks, which come over local sockets that "

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vergence.core.federation import Federation
-from vergence.core.files import csv_of, open_for_append, parse_json
+from vergence.core.files import csv_of, open_for_append, parse_json, write_whole
 from vergence.core.naming import plural
 from vergence.core.serialization import printable
 from vergence.deployment import own_code
@@ -54,6 +54,7 @@ from vergence.deployment.protocol import sample_count_fault
 from vergence.deployment.remote_clients import remote_people, remote_pool
 from vergence.deployment.resident_node import ResidentConnection
 from vergence.deployment.transport import flower
+from vergence.engine.participation import COLUMNS
 from vergence.engine.round_loop import PoolFactory
 from vergence.errors import PartialRun, StateError, VergenceError
 from vergence.experiment import checksums
@@ -61,7 +62,7 @@ from vergence.experiment import provenance as stamp
 from vergence.experiment.nothing_learned import refuse_unlearned
 from vergence.experiment.privacy.spent import noise_outlook
 from vergence.experiment.run import RoundCallback, RoundReport, folders_of, run_methods
-from vergence.experiment.schema import TableOrigin, load
+from vergence.experiment.schema import Experiment, TableOrigin, load
 from vergence.experiment.trust import trust_in_deployment, under
 from vergence.experiment.validation import Loaded
 from vergence.results import baselines
@@ -70,7 +71,7 @@ from vergence.results.baselines import OWN_CONSTANT
 from vergence.results.layout import TABLES
 from vergence.system.local_sockets import LOCAL
 
-MEMBERS, EXCHANGES = "members.json", "exchanges.csv"
+MEMBERS, EXCHANGES, JOINS = "members.json", "exchanges.csv", "joins.csv"
 
 
 def this_folder() -> Path:
@@ -115,6 +116,8 @@ class ServerRun:
         self.side = settings(folder, ServerSide)
         with under(trust_in_deployment(folder, self.side.accepted)):
             self.experiment = self.fit(load(folder / EXPERIMENT))
+        if self.side.joins:
+            self.experiment = with_joins(self.experiment, folder / JOINS, self.side)
         self.aggregators = self.experiment.plan.privacy.aggregators
         self.guesses: dict[str, dict[str, float]] = {}
         self.registry = ClientRegistry(
@@ -163,7 +166,8 @@ class ServerRun:
         try:
             people = self.members(self.registry.gather(self.awaited()))
             self.registry.samples = read_sample_counts(self.folder / MEMBERS, self.side.clients)
-            loaded = Loaded(people, people, f"with {', '.join(people.clients)}")
+            first = ", ".join(name for name in people.clients if name not in self.side.joins)
+            loaded = Loaded(people, people, f"with {first}")
             for line in noise_outlook(experiment, people):
                 self.warn(line)
             run_methods(experiment, loaded, out, follower, self.pool)
@@ -178,16 +182,18 @@ class ServerRun:
             self.registry.close()
 
     def members(self, facts_of: Mapping[str, Mapping[str, Any]]) -> Federation:
-        """Return the federation as it was when the run began; a resumed run gets the same one.
+        """Return the federation as it was when the run began, with clients that were added since.
 
+        A resumed run gets the same one, as numbers of samples decide the order of additions.
         `facts_of` holds what connected clients report about themselves. A client whose data have
         changed since the beginning takes no further part.
         """
-        file = self.folder / MEMBERS
-        if not file.exists():
-            counts = {c: facts_of[c]["train"] if c in facts_of else 0 for c in self.side.clients}
+        file, clients, joins = self.folder / MEMBERS, self.side.clients, self.side.joins
+        known = read_sample_counts(file, clients, joins) if file.exists() else {}
+        new = {c: facts_of[c]["train"] if c in facts_of else 0 for c in clients if c not in known}
+        counts = {**known, **new}
+        if new:
             results.write_json(file, counts)
-        counts = read_sample_counts(file, self.side.clients)
         for client, about in facts_of.items():
             if changed := changed_data(counts[client], about):
                 self.tell(f"'{client}' is not asked: {changed}", "refused", client=client)
@@ -299,8 +305,22 @@ class ServerRun:
             "signed answers": True,
             "main server": self.side.main,
             "aggregators": list(self.aggregators),
+            "joined later, in round": dict(self.side.joins),
             **({"INSECURE": "nothing was encrypted"} if insecure else {}),
         }
+
+
+def with_joins(experiment: Experiment, file: Path, side: ServerSide) -> Experiment:
+    """Return an experiment in which added clients are away until the round in which they join.
+
+    The presence trace that says so is written to `file`. The table of the experiment, and so its
+    digest, stay the same.
+    """
+    rows = [(client, side.joins.get(client, 0), 1, 1) for client in side.clients]
+    write_whole(file, csv_of([COLUMNS, *rows]).encode())
+    plan = experiment.plan
+    presence = replace(plan.presence, trace=str(file.resolve()))
+    return replace(experiment, plan=replace(plan, presence=presence))
 
 
 def compare_with_constant(mean: float, constants: Sequence[float], lower_is_better: bool) -> str:
@@ -322,8 +342,12 @@ def compare_with_constant(mean: float, constants: Sequence[float], lower_is_bett
     return f"; {baselines.description(OWN_CONSTANT)}, has {constant:.3f}{end}"
 
 
-def read_sample_counts(file: Path, clients: Sequence[str]) -> dict[str, int]:
+def read_sample_counts(
+    file: Path, clients: Sequence[str], joins: Collection[str] = ()
+) -> dict[str, int]:
     """Read the number of training samples of every client of a deployment.
+
+    Clients in `joins`, which were added later, may be missing.
 
     Raises:
         StateError: the file is damaged; the message names the client.
@@ -336,6 +360,8 @@ def read_sample_counts(file: Path, clients: Sequence[str]) -> dict[str, int]:
     if not isinstance(counts, dict):
         raise StateError(f"{file} is no table of clients and their training samples: {mend}")
     for client in (*clients, *counts):
+        if client not in counts and client in joins:
+            continue
         if client not in counts or client not in clients:
             what = (
                 "does not name" if client in clients else "names, beside the deployment's clients,"

@@ -149,6 +149,12 @@ AMONG_SETTINGS = (
         "people a sum needs",
     ),
     Incompatibility(
+        "sums with room for more clients",
+        "DP for people",
+        "privacy.aggregation.clients: the noise of privacy.user is made for the clients of the "
+        "start; leave out one of the two",
+    ),
+    Incompatibility(
         "DP for labs",
         "nobody in labs",
         "privacy.user.unit = 'lab' hides labs, and no silos say who is in one; add silos, or leave "
@@ -615,6 +621,9 @@ SETTINGS: Mapping[str, Callable[[CheckedSettings], object]] = {
         and not (s.plan.privacy.aggregation and s.plan.privacy.aggregation.groups)
     ),
     "no robust rule": lambda s: s.plan.privacy.robust is None,
+    "sums with room for more clients": lambda s: (
+        s.plan.privacy.aggregation and s.plan.privacy.aggregation.clients
+    ),
     "sums of groups": lambda s: s.plan.privacy.aggregation and s.plan.privacy.aggregation.groups,
     "a rule with a root": lambda s: s.plan.privacy.robust and s.plan.privacy.robust.rooted,
     "a private choice of masks": lambda s: s.plan.privacy.mask,

@@ -146,6 +146,7 @@ class Plan(NamedOptions):
         policy = self.privacy.aggregation
         if policy is None:
             return None
+        people = max(people, policy.clients or 0)
         # A person in two sums of one round would be charged once, and the noise of both averaged
         # away. Each client helps to open one sum only, so two of more than half cannot both open.
         if policy.name == "pairwise" and self.privacy.user is not None:

@@ -431,4 +431,4 @@ def sums_for(plan: Plan, method: Method, people: int) -> SecureSum | None:
             f"counts stay hidden for up to {(1 << MOST_BITS) - 1} people; the federation has "
             f"{people}"
         )
-    return SecureSum(policy, people, most=plan.silos.most)
+    return SecureSum(policy, max(people, policy.clients or 0), most=plan.silos.most)

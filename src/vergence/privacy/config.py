@@ -58,6 +58,9 @@ class SecureAggregationConfig:
             from about fifty people on; only for `pairwise`. None: pads with everybody.
         dropouts: with `colluders`, the share of people who may vanish during a sum. If more do, it
             may not be opened; nothing is revealed.
+        clients: largest number of clients that a deployment may grow to (`vergence deploy add`).
+            Replies are encoded for sums of so many, and `min_contributors = None` is more than half
+            of them. None: no client comes later.
     """
 
     name: Literal["pairwise", "additive"] = "pairwise"
@@ -73,6 +76,7 @@ class SecureAggregationConfig:
     dropouts: Annotated[float, Interval(ge=0, lt=1 / 3)] = field(
         default=0.05, metadata={LATER: True}
     )
+    clients: Annotated[int, Ge(FEWEST)] | None = field(default=None, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         check_ranges(self, "privacy.aggregation")
