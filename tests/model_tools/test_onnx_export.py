@@ -1,6 +1,7 @@
 """`vergence export`: the file says what torch says, for everybody's model; and what it is."""
 
 import io
+import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -17,6 +18,7 @@ import torch
 from rich.console import Console
 
 from tests.cli.commands import TOY, run
+from tests.refusals import refuses
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
 from vergence.core.params import Params
@@ -38,6 +40,7 @@ from vergence.model_tools.onnx_export import (
     TOLERANCE,
     CallShape,
     assembled,
+    check_reducible,
     check_shape,
     converted,
     export,
@@ -48,6 +51,7 @@ from vergence.model_tools.onnx_export import (
     singles,
     timed,
 )
+from vergence.model_tools.reduced_precision import precision_of
 from vergence.models.glc import glc_vit
 from vergence.models.glc.glc_causal import GlcCausal
 from vergence.models.glc.glc_features import GlcFeatures
@@ -59,6 +63,7 @@ from vergence.models.resnet18 import ResNet18
 from vergence.models.resnet_preact import ResNetPreact
 from vergence.models.small_eye import SmallEye
 from vergence.models.softmax import Softmax
+from vergence.results.read import read
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
 from vergence.tasks.images import Images
@@ -478,3 +483,100 @@ def test_a_person_s_file_holds_the_statistics_of_that_person(kept, tmp_path):
 def test_whether_a_file_has_a_persons_samples_inside(method, network, inside):
     trained = SimpleNamespace(method=method, task=GazeAngle(network))
     assert exporting.has_samples(trained) == inside
+
+
+@pytest.mark.slow
+def test_somebody_elses_script_makes_eight_bits_of_the_file(tmp_path):
+    """The first lines of onnxruntime's own page on dynamic quantization, in another process."""
+    out, task, data = tmp_path / "new.onnx", GazeAngle(SmallEye()), eyes(9, 15)
+    first = data.take(slice(0, 1))
+    out.write_bytes(converted(assembled(task, trained(task), first), first, {}))
+    script = (
+        "import sys, onnxruntime\n"
+        "from onnxruntime.quantization import quantize_dynamic\n"
+        "quantize_dynamic(sys.argv[1], sys.argv[2])\n"
+        "onnxruntime.InferenceSession(sys.argv[2])\n"
+    )
+    command = [sys.executable, "-c", script, str(out), str(tmp_path / "q.onnx")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "q.onnx").stat().st_size < out.stat().st_size
+
+
+def test_no_constant_has_a_second_shape(folder, tmp_path):
+    out = tmp_path / "new.onnx"
+    export(folder / "fedavg", out, quiet())
+    graph = onnx.load(out).graph
+    assert graph.value_info, "the shapes of other values stay"
+    constants = {value.name for value in graph.initializer}
+    assert constants.isdisjoint(value.name for value in graph.value_info)
+
+
+def test_inputs_have_units_and_ranges(folder, tmp_path):
+    out = tmp_path / "new.onnx"
+    export(folder / "fedavg", out, quiet())
+    model = onnx.load(out)
+    about = {p.key: p.value for p in model.metadata_props}
+    for value in model.graph.input:
+        assert about[f"input {value.name}"]
+        assert about[f"unit {value.name}"]
+        assert about[f"range {value.name}"]
+    assert (about["unit pose"], about["unit gaze"]) == ("radian", "radian")
+    assert about["range image"] == "0 to 255"
+    assert about["opset"] == str(model.opset_import[0].version)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float16", "int8 static", "int8 dynamic"])
+def test_smaller_numbers_are_compared_with_float32(folder, tmp_path, precision):
+    full, out, screen = tmp_path / "full.onnx", tmp_path / "small.onnx", io.StringIO()
+    export(folder / "fedavg", full, quiet())
+    made = export(folder / "fedavg", out, Console(file=screen, width=120), precision=precision)
+    reduction = made.reduction
+    assert reduction is not None
+    assert reduction.people == 3
+    assert out.stat().st_size == reduction.sizes[1]
+    # What the table says of float32 is what the run says of its people.
+    scores = read(folder / "fedavg").runs[0].scores("angle_error_deg")
+    assert reduction.errors[0] == pytest.approx(np.mean([*scores.values()]), abs=1e-4)
+    assert reduction.errors[1] == pytest.approx(reduction.errors[0], abs=0.5)
+    assert 0 < made.difference < 0.05
+    assert f"{reduction.errors[1]:.3f}" in screen.getvalue()
+    old, new = ({p.key: p.value for p in onnx.load(path).metadata_props} for path in (full, out))
+    assert new == {**old, "precision": precision}
+    sessions = [onnxruntime.InferenceSession(path) for path in (full, out)]
+    kinds = [[(v.name, v.type, v.shape) for v in each.get_inputs()] for each in sessions]
+    assert kinds[0] == kinds[1]
+
+
+@pytest.mark.slow
+def test_ranges_are_of_training_samples_of_people_who_took_part(folder, tmp_path, monkeypatch):
+    asked = []
+
+    def noted(data, precision, feeds):
+        asked.extend(feeds)
+        return exporting_reduced(data, precision, feeds)
+
+    exporting_reduced = exporting.reduced
+    monkeypatch.setattr(exporting, "reduced", noted)
+    export(folder / "fedavg", tmp_path / "x.onnx", quiet(), precision="int8 static")
+    people = read_run(folder / "fedavg").loaded.raw.people.values()
+    train = {row.tobytes() for who in people for row in who.train.columns["image"].numpy()}
+    shown = {feed["image"][0].tobytes() for feed in asked}
+    assert len(shown) > 20
+    assert shown <= train
+
+
+def test_smaller_numbers_that_are_refused(folder, tmp_path):
+    out = tmp_path / "x.onnx"
+    with refuses("setting", "--int8", "--float16", kind=ConfigError):
+        precision_of("static", True)
+    shape = CallShape(batch=4)
+    with refuses("setting", "--batch", kind=ConfigError):
+        export(folder / "fedavg", out, quiet(), shape=shape, precision="float16")
+    results = {"privacy": {"person": {"epsilon": 8.0}}}
+    private = SimpleNamespace(folder=out, results=results)
+    with refuses("setting", "privacy budget", "--int8 dynamic", kind=ConfigError):
+        check_reducible(private, CallShape(), "int8 static")
+    check_reducible(private, CallShape(), "int8 dynamic")
+    assert not out.exists()

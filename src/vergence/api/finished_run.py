@@ -325,6 +325,8 @@ class FinishedRun:
         seed: int | None = None,
         frames: int | Literal["dynamic"] | None = None,
         batch: int | Literal["dynamic"] = 1,
+        int8: Literal["static", "dynamic"] | None = None,
+        float16: bool = False,
     ) -> Exported:
         """Write the model with which a person predicts as an ONNX file, checked against torch.
 
@@ -335,19 +337,25 @@ class FinishedRun:
             frames: frames in a window of a video network: a number, or "dynamic" for any; default
                 the run's.
             batch: samples in a call: a number, or "dynamic" for any.
+            int8: weights and activations in eight bits; "static" takes the range of activations
+                from training samples of the people who took part, "dynamic" finds it in every call.
+            float16: numbers in half precision.
 
         Raises:
             ConfigError: the extra `export` is missing, the task or network cannot be exported,
-                nobody of this name took part, or the method has no model for new people.
+                nobody of this name took part, the method has no model for new people, or options
+                exclude each other.
             DataError: the file's answers differ from torch's by more than 1e-5; nothing is written.
         """
         from rich.console import Console
 
         from vergence.model_tools.onnx_export import CallShape, export
+        from vergence.model_tools.reduced_precision import precision_of
 
-        shape = CallShape(frames, batch)
+        shape, precision = CallShape(frames, batch), precision_of(int8, float16)
         quiet = Console(quiet=True)
-        return export(self.folder, Path(out), quiet, person, seed, shape, self.experiment)
+        given = (person, seed, shape, self.experiment, precision)
+        return export(self.folder, Path(out), quiet, *given)
 
     def calibrate(
         self,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vergence.core.data import Batch, Samples, copy_of
 from vergence.core.federation import Dataset
 from vergence.core.files import replacing
-from vergence.core.naming import registry_name
+from vergence.core.naming import plural, registry_name
 from vergence.core.optional import import_optional
 from vergence.core.params import Params
 from vergence.core.task import Model, Task
@@ -32,10 +32,12 @@ from vergence.experiment.schema import Experiment
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.metrics.personal_priors import BANK, common_prior, whole_prior, with_one_prior
 from vergence.model_tools.latency import medians
+from vergence.model_tools.reduced_precision import Feed, Precision, reduced
 from vergence.models import motion, pretrained
 from vergence.models.glc.glc_causal import GlcCausal, GlcCausalNet
 from vergence.models.glc.glc_features import GlcFeatures
 from vergence.models.personal_eye import PersonalEye
+from vergence.results.layout import metric_name
 from vergence.results.read import Run, read
 from vergence.tasks.gaze_angle import GazeAngle
 from vergence.tasks.gaze_map import GazeMap
@@ -45,10 +47,15 @@ from vergence.video.streaming import State, StreamingModel
 
 # float32 results of the same operations in another order differ by about 1e-6.
 TOLERANCE = 1e-5
+# Version of ONNX's operators: stated, so that another release of torch does not change it.
+OPSET = 20
 FROZEN = (GlcFeatures, GlcCausal)
 """Networks on frozen features, whose feature extractor is put into the graph."""
 # Number of test samples for which the file must answer as torch does: a few, as each is run twice.
 CHECKED = 32
+# Calls with training samples that give `int8 static` its ranges, and calls with test samples of
+# each person that compare a smaller file with that in float32.
+CALIBRATED, COMPARED = 256, 200
 # Notes on the screen, and in the file's metadata.
 SAMPLES_INSIDE = "inside, as constants: the inputs of samples (pixels and head poses) of"
 PRIOR_INSIDE = "inside, as constants: the personal prior, made of the gaze of"
@@ -58,11 +65,12 @@ Size = int | Literal["dynamic"]
 
 @dataclass(frozen=True)
 class OnnxAnswer:
-    """Output of the file: its name, its meaning, and whether differences are relative to it."""
+    """Output of the file: its name, meaning, unit, and whether differences are relative to it."""
 
     name: str
     meaning: str
     relative: bool = False
+    unit: str = "of the network"
 
 
 ANSWERS: Mapping[type[Task], OnnxAnswer] = {
@@ -70,25 +78,44 @@ ANSWERS: Mapping[type[Task], OnnxAnswer] = {
         "gaze",
         "float32 [1, 2]: pitch, yaw in radians, in the camera frame of the normalised patch; the "
         "direction is (-cos p sin y, -sin p, -cos p cos y)",
+        unit="radian",
     ),
     GazeMap: OnnxAnswer(
         "map",
         "float32 [1, frames, rows, columns], without frames where one goes in: where in each "
         "frame, first row at the top; every frame's map sums to 1",
         relative=True,
+        unit="probability, 0 to 1",
     ),
-    Images: OnnxAnswer("probability", "float32 [1, classes]: probabilities, which sum to 1"),
+    Images: OnnxAnswer(
+        "probability",
+        "float32 [1, classes]: probabilities, which sum to 1",
+        unit="probability, 0 to 1",
+    ),
 }
+# Meaning, unit and range of the inputs.
 MEANINGS = {
-    "image": "uint8: pixels 0 to 255 as the data set gives them, scaled inside",
-    "frames": "uint8 RGB: pixels 0 to 255, scaled inside",
-    "frame": "uint8 RGB: the next frame, pixels 0 to 255, scaled inside",
-    "last_maps": "float32: own maps of the last frames, newest last; zeros before the first frame",
-    "last_summaries": "float32: of the last frames, newest last; zeros before the first frame",
-    "last_mean": "float32: grey mean of the frames so far; zeros before the first frame",
-    "last_seen": "float32: frames so far; zero before the first frame",
-    "pose": "float32: head pitch, yaw in radians",
-    "side": "int64: 0 left eye, 1 right eye",
+    "image": ("uint8: pixels as the data set gives them, scaled inside", "grey level", "0 to 255"),
+    "frames": ("uint8 RGB: pixels, scaled inside", "level", "0 to 255"),
+    "frame": ("uint8 RGB: pixels of the next frame, scaled inside", "level", "0 to 255"),
+    "last_maps": (
+        "float32: own maps of the last frames, newest last; zeros before the first frame",
+        "probability",
+        "0 to 1",
+    ),
+    "last_summaries": (
+        "float32: of the last frames, newest last; zeros before the first frame",
+        "of the network",
+        "what the file answered",
+    ),
+    "last_mean": (
+        "float32: grey mean of the frames so far; zeros before the first frame",
+        "of the network",
+        "what the file answered",
+    ),
+    "last_seen": ("float32: frames so far; zero before the first frame", "frames", "0 and more"),
+    "pose": ("float32: head pitch, yaw", "radian", "-pi to pi"),
+    "side": ("int64: 0 left eye, 1 right eye", "none", "0 or 1"),
 }
 
 
@@ -115,6 +142,25 @@ DATA_SHAPE = CallShape()
 
 
 @dataclass(frozen=True)
+class Reduction:
+    """What a file in smaller numbers loses and gains, each beside the same file in float32.
+
+    Attributes:
+        metric: name of the task's headline metric.
+        errors: that metric on test samples, a mean over people: of float32, and of the file.
+        sizes: bytes of the files in the same order.
+        ms: milliseconds of a call in the same order.
+        people: number of people whose test samples were used.
+    """
+
+    metric: str
+    errors: tuple[float, float]
+    sizes: tuple[int, int]
+    ms: tuple[float, float]
+    people: int
+
+
+@dataclass(frozen=True)
 class Exported:
     """Exported file: largest difference of its answers from torch's, and milliseconds of both."""
 
@@ -123,6 +169,8 @@ class Exported:
     difference: float
     torch_ms: float
     onnx_ms: float
+    precision: Precision = "float32"
+    reduction: Reduction | None = None
 
 
 class WholeModel(nn.Module):
@@ -186,6 +234,7 @@ def export(
     seed: int | None = None,
     shape: CallShape = DATA_SHAPE,
     experiment: Experiment | None = None,
+    precision: Precision = "float32",
 ) -> Exported:
     """Write the model that a person predicts with as ONNX, and print parity and latency.
 
@@ -199,12 +248,16 @@ def export(
         seed: of which seed; default the first.
         shape: of a call.
         experiment: the run's experiment; None: it is read from config.toml.
+        precision: of the file's numbers. Another than float32 is compared with float32 on test
+            samples, and the table has the error of both.
 
     Raises:
         ConfigError: the extra is missing, another task, an unknown person, no model for
-            newcomers, or a network that cannot be called in this shape.
+            newcomers, or a network that cannot be called in this shape; or `int8 static` of a run
+            with a privacy budget.
         StateError: the run is unfinished.
-        DataError: the file's answers differ from torch's by more than 1e-5; nothing is written.
+        DataError: the file's answers differ from torch's by more than 1e-5 in float32, or are not
+            finite in another precision; nothing is written.
     """
     packages()
     trained, run = opened(folder, person, seed, experiment)
@@ -224,9 +277,21 @@ def export(
             f"the exported model differs from torch by {difference:.1e}, more than {TOLERANCE:g}; "
             f"{out} is not written: please report it with the model's options"
         )
+    reduction = None
+    if precision != "float32":
+        check_reducible(run, shape, precision)
+        feeds = calibration_feeds(trained, whole, session) if precision == "int8 static" else ()
+        full, data = data, reduced(data, precision, feeds)
+        before, session = session, opened_again(data)
+        difference = parity(whole, session, cases)
+        if difference == float("inf"):
+            raise DataError(f"the model answers NaN in {precision}; {out} is not written")
+        people = (person,) if person is not None else trained.trained_on.clients
+        reduction = compared(trained, whole, (before, session), (full, data), people)
     with replacing(out) as scratch:
         scratch.write_bytes(data)
-    made = Exported(out, names(session), difference, *timed(whole, session, cases[0]))
+    times = timed(whole, session, cases[0])
+    made = Exported(out, names(session), difference, *times, precision, reduction)
     show(made, len(data), len(cases), console)
     if person is not None and has_samples(trained):
         console.print(f"{SAMPLES_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
@@ -407,6 +472,7 @@ def converted(
                 dynamo=True,
                 verbose=False,
                 external_data=False,
+                opset_version=OPSET,
                 input_names=list(arguments),
                 output_names=list(whole.answers),
                 dynamic_shapes=(tuple(axes),) if shape.dynamic else None,
@@ -417,19 +483,28 @@ def converted(
     graph = program.model.graph
     # A network may leave a column alone (a head pose): then its file does not ask for it.
     graph.inputs[:] = [v for v in graph.inputs if v.uses() or v.is_graph_output()]
+    inputs: dict[str, str] = {}
     for value in graph.inputs:
         name = str(value.name)
         free = dynamic_axes(name, shape)
         sizes = [str(free.get(axis, size)) for axis, size in enumerate(arguments[name].shape)]
         kind = str(arguments[name].dtype).removeprefix("torch.")
-        meaning = f"{MEANINGS.get(name, kind)}; shape [{', '.join(sizes)}]"
-        program.model.metadata_props[f"input {name}"] = meaning
+        meaning, unit, values = MEANINGS.get(name, (kind, "of the data", "that of the data"))
+        about = f"{meaning}; shape [{', '.join(sizes)}]"
+        inputs |= {f"input {name}": about, f"unit {name}": unit, f"range {name}": values}
     # torch writes this machine's paths into every node: they would tell users' names, and make two
     # equal models differ.
     for node in graph.all_nodes():
         node.metadata_props.clear()
-    program.model.metadata_props.update(metadata)
-    return program.model_proto.SerializeToString()
+    program.model.metadata_props.update({**inputs, **metadata, "opset": str(OPSET)})
+    proto = program.model_proto
+    # Constants were reshaped after these entries were made: quantize_dynamic, which compares their
+    # shapes with those that it infers, would refuse the file. Constants state their own shapes.
+    constants = {value.name for value in proto.graph.initializer}
+    sized = [value for value in proto.graph.value_info if value.name not in constants]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(sized)
+    return proto.SerializeToString()
 
 
 def dynamic_axes(column: str, shape: CallShape) -> dict[int, str]:
@@ -477,6 +552,7 @@ def about(trained: TrainedRun, run: Run, person: str | None, shape: CallShape) -
         "seed": str(trained.task.seed),
         "fingerprint": trained.fingerprint,
         f"output {answer.name}": answer.meaning.replace("[1,", f"[{batch},"),
+        f"unit {answer.name}": answer.unit,
         "data": raw.name,
         "data_licence": raw.about.get("licence", "not stated"),
         "data_citation": raw.about.get("citation", "not stated"),
@@ -517,20 +593,106 @@ def parity(whole: Exportable, session: Any, cases: Iterable[Batch]) -> float:
 def both(whole: Exportable, session: Any, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield torch's and the file's answers to a sample: one, or those of a stream's frames."""
     calls = list(whole.calls(batch))
-    mine = theirs = whole.arguments(batch)[len(calls[0]) :]
-    for arguments in calls:
+    mine = whole.arguments(batch)[len(calls[0]) :]
+    for arguments, (_, answer) in zip(calls, answers(whole, session, batch), strict=True):
         ours, *mine = whole(*(value.clone() for value in arguments), *mine)
-        answer, *theirs = answered(whole, session, (*arguments, *theirs))
         yield ours, answer
+
+
+def answers(whole: Exportable, session: Any, batch: Batch) -> Iterator[tuple[Feed, Tensor]]:
+    """Yield the inputs of each call for a sample and the file's answer; a stream has its state."""
+    calls = list(whole.calls(batch))
+    state = whole.arguments(batch)[len(calls[0]) :]
+    for arguments in calls:
+        values = (*arguments, *state)
+        answer, *state = answered(whole, session, values)
+        yield feed_of(whole, session, values), answer
+
+
+def feed_of(whole: Exportable, session: Any, values_of_columns: Sequence[Tensor]) -> Feed:
+    """Return these values of the columns as inputs of the file, by name."""
+    values = dict(zip(whole.columns, values_of_columns, strict=True))
+    return {name: values[name].contiguous().numpy() for name in names(session)}
 
 
 def answered(whole: Exportable, session: Any, values_of_columns: Sequence[Tensor]) -> list[Tensor]:
     """Return the file's answers to these values of its columns."""
-    values = dict(zip(whole.columns, values_of_columns, strict=True))
-    outputs = session.run(
-        None, {name: values[name].contiguous().numpy() for name in names(session)}
-    )
+    outputs = session.run(None, feed_of(whole, session, values_of_columns))
     return [torch.from_numpy(value) for value in outputs]
+
+
+def check_reducible(run: Run, shape: CallShape, precision: Precision) -> None:
+    """Check that a run's file can be written in another precision than float32.
+
+    Raises:
+        ConfigError: a call has another shape than a sample of the data, or the ranges of
+            `int8 static` would tell of training samples beyond the run's privacy budget.
+    """
+    if shape.batch not in (1, "dynamic") or shape.frames not in (None, "dynamic"):
+        raise ConfigError(
+            f"a file in {precision} is compared with float32 sample by sample: leave out --frames "
+            "and --batch, or make them dynamic"
+        )
+    if precision == "int8 static" and run.results.get("privacy"):
+        raise ConfigError(
+            f"{run.folder} has a privacy budget, which ranges of training samples are no part of: "
+            "give --int8 dynamic or --float16, which read no samples"
+        )
+
+
+def calibration_feeds(trained: TrainedRun, whole: Exportable, session: Any) -> list[Feed]:
+    """Return inputs of calls with training samples of the people who took part."""
+    everybody, who = trained.loaded.raw.people, trained.trained_on.clients
+    each = [spread(everybody[name].train, whole, CALIBRATED // len(who)) for name in who]
+    return [feed for part in each for one in part for feed, _ in answers(whole, session, one)]
+
+
+def spread(samples: Samples, whole: Exportable, calls: int) -> list[Batch]:
+    """Return samples one by one, evenly spread over all, which take at most so many calls.
+
+    There is one at least.
+    """
+    needed = sum(1 for _ in whole.calls(samples.take(slice(0, 1))))
+    count = min(len(samples), max(1, calls // needed))
+    rows = (torch.arange(count) * len(samples) // count).split(1)
+    return [samples.take(row) for row in rows]
+
+
+def compared(
+    trained: TrainedRun,
+    whole: Exportable,
+    sessions: Sequence[Any],
+    files: Sequence[bytes],
+    people: Sequence[str],
+) -> Reduction:
+    """Compare a file with the same in float32, which comes first, on people's test samples."""
+    values = whole.arguments(trained.loaded.raw.people[people[0]].test.take(slice(0, 1)))
+    full, small = (headline_of(trained, whole, session, people) for session in sessions)
+    ms = medians([lambda s=session: answered(whole, s, values) for session in sessions])
+    sizes, times = (len(files[0]), len(files[1])), (ms[0], ms[1])
+    return Reduction(trained.task.headline, (full, small), sizes, times, len(people))
+
+
+def headline_of(
+    trained: TrainedRun, whole: Exportable, session: Any, people: Sequence[str]
+) -> float:
+    """Return the mean over people of the headline metric of a file's answers on test samples."""
+    task, values = trained.task, []
+    for who in people:
+        raw = trained.loaded.raw.people[who].test
+        rows = []
+        for one in spread(raw, whole, COMPARED):
+            answer = torch.cat([each for _, each in answers(whole, session, one)])
+            rows.append(answer[None] if isinstance(whole, StreamingModel) else answer)
+        output = torch.cat(rows)
+        if isinstance(task, GazeMap | Images):
+            # The file answers with probabilities, and metrics take logits.
+            scale = task.temperature if isinstance(task, GazeMap) else 1.0
+            output = scale * output.clamp(min=torch.finfo(output.dtype).tiny).log()
+        every = torch.arange(len(rows)) * len(raw) // len(rows)
+        ready = trained.loaded.ready.people[who].test.subset(every)
+        values.append(task.metrics(output, ready)[task.headline])
+    return sum(values) / len(values)
 
 
 def timed(whole: Exportable, session: Any, first: Batch) -> tuple[float, float]:
@@ -557,10 +719,25 @@ def show(made: Exported, size: int, checked: int, console: Console) -> None:
     grid.add_row("torch", f"{made.torch_ms:.3f}")
     grid.add_row("onnxruntime", f"{made.onnx_ms:.3f}")
     console.print(grid)
+    if made.reduction is not None:
+        console.print(reduction_table(made.reduction, made.precision))
     console.print(
         f"largest difference from torch in {checked} calls with test samples: "
         f"{made.difference:.1e}\n"
-        f"model: {made.path} ({size / 1024:.0f} KiB; inputs: {', '.join(made.inputs)})",
+        f"model: {made.path} ({size / 1024:.0f} KiB; inputs: {', '.join(made.inputs)}; opset "
+        f"{OPSET})",
         soft_wrap=True,
         highlight=False,
     )
+
+
+def reduction_table(made: Reduction, precision: Precision) -> Table:
+    """Return the table of size, time and error of a smaller file beside float32."""
+    title = f"test samples of {plural(made.people, 'person')}"
+    grid = Table(title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("KiB", "ms", metric_name(made.metric)):
+        grid.add_column(name, justify="right")
+    rows = zip(("float32", precision), made.sizes, made.ms, made.errors, strict=True)
+    for name, size, ms, error in rows:
+        grid.add_row(name, f"{size / 1024:.0f}", f"{ms:.3f}", f"{error:.3f}")
+    return grid
