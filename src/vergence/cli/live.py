@@ -33,6 +33,10 @@ def live(
     calibrate: Path | None = None,
     screen: str | None = None,
     samples: int = 5,
+    smooth: float | None = None,
+    points: Path | None = None,
+    serve: int | None = None,
+    token: Path | None = None,
 ) -> None:
     """Draw gaze over a camera's pictures as they come, with frames a second and latency.
 
@@ -47,14 +51,16 @@ def live(
         record: write what is drawn (.mp4), and gaze as .csv beside it.
         person: predict as this participant of a run directory; default as a newcomer.
         threads: processor threads that the model may use.
-        landmarker: for models of eye images: MediaPipe's face landmarker (.task), for a camera that
-            shows a face; default: the camera stands right before one eye.
+        landmarker: MediaPipe's face landmarker (.task), for eyes of a face; default: one eye.
         eye: the eye that a camera before one eye shows.
         distance: from the eye to the screen, in mm.
-        calibrate: for models of eye images: show nine targets and write labelled samples (.npz)
-            in place of predicting.
+        calibrate: for models of eye images: show nine targets, write labelled samples (.npz).
         screen: width and height of the screen in mm, as 344x194, for --calibrate.
         samples: number of frames written for each target.
+        smooth: cut-off frequency in Hz of a One Euro filter (1 is usual, less is smoother).
+        points: for models of eye images: file of --calibrate, to predict points on the screen.
+        serve: port at which other programs on this computer read gaze, 0: any free port.
+        token: with --serve: file for the token that such a program needs.
     """
     from vergence.live.camera import CameraOptions
     from vergence.live.command import EyeOptions, OutputOptions, start
@@ -63,7 +69,7 @@ def live(
     played = CameraOptions(realtime, loop, rate)
     eyes = EyeOptions(landmarker, eye, distance)
     if calibrate is None:
-        shown = OutputOptions(headless, record, seconds)
+        shown = OutputOptions(headless, record, seconds, smooth, points, serve, token)
         start(model, camera, out, played, eyes, shown, person, threads)
     else:
         if headless:

@@ -94,7 +94,9 @@ def calibrate(
     """Show the targets, write the samples (.npz), and return their number.
 
     Arrays: `image` uint8 `[n, 1, height, width]`, `pose` and `gaze` float32 `[n, 2]` radians,
-    `side` (0 left, 1 right), `frame` and `target` int64 `[n]`; in the order in which they came.
+    `side` (0 left, 1 right), `frame` and `target` int64 `[n]`, `target_mm` `[n, 2]` on the screen,
+    `centre_mm` `[n, 3]` and `rotation` `[n, 3, 3]` of the eye, see `Normalised`; in the order in
+    which they came.
 
     Args:
         camera: a camera whose context has been entered.
@@ -112,24 +114,28 @@ def calibrate(
     shares = plan.points_mm / (plan.width_mm, plan.height_mm)
     for number, place in enumerate(shares):
         samples += _target_samples(camera, eyes, display, plan, number, place, clock)
-    columns = columns_of(samples, plan.places_mm)
+    columns = columns_of(samples, plan)
     # Pictures of eyes identify people: the file is readable by its owner only.
     with replacing(out, secret=True) as scratch, scratch.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
     return len(columns["gaze"])
 
 
-def columns_of(samples: Sequence[TargetSample], places_mm: NDArray) -> dict[str, NDArray]:
+def columns_of(samples: Sequence[TargetSample], plan: CalibrationPlan) -> dict[str, NDArray]:
     """Return the arrays of the file, by name."""
     seen = [row.patch.seen for row in samples]
-    labels = [row.patch.seen.gaze(places_mm[row.target]) for row in samples]
+    places_mm, targets = plan.places_mm, np.array([row.target for row in samples])
+    labels = [eye.gaze(places_mm[target]) for eye, target in zip(seen, targets, strict=True)]
     return {
         "image": np.stack([row.patch.image for row in samples])[:, None],
         "pose": np.stack([eye.pose for eye in seen]).astype(np.float32),
         "gaze": np.stack(labels).astype(np.float32),
         "side": np.array([int(row.patch.side == "right") for row in samples]),
         "frame": np.array([row.frame for row in samples]),
-        "target": np.array([row.target for row in samples]),
+        "target": targets,
+        "target_mm": plan.points_mm[targets].astype(np.float32),
+        "centre_mm": np.stack([eye.centre for eye in seen]).astype(np.float32),
+        "rotation": np.stack([eye.rotation for eye in seen]).astype(np.float32),
     }
 
 

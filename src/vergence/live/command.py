@@ -5,7 +5,7 @@ Used by `cli.live`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,11 @@ from vergence.live.calibration import calibrate as show_targets
 from vergence.live.camera import CameraOptions, LiveCamera
 from vergence.live.eye_sources import EyeCamera, EyeSource, FaceCamera, Side
 from vergence.live.gaze_models import EyeModel, MapModel, open_model
+from vergence.live.gaze_socket import GazeSocket
 from vergence.live.recording import GazeRecording
+from vergence.live.screen_point import fitted_screen
 from vergence.live.session import LiveSession, SessionEnd
+from vergence.live.smoothing import OneEuro
 from vergence.live.views import EyeView, MapView
 from vergence.live.window import LiveWindow, NoDisplay
 
@@ -44,11 +47,29 @@ class EyeOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Options for the output of a session: window, recording, and length in seconds."""
+    """Options for the output of a session.
+
+    Attributes:
+        headless: whether there is no window.
+        record: video to write; None: no recording.
+        seconds: length of the session; None: until the camera or the person ends it.
+        smooth: cut-off frequency of the One Euro filter in Hz; None: no filter.
+        points: calibration file, from which the point on the screen is fitted; None: no such point.
+        serve: port on 127.0.0.1 on which other programs read gaze; None: no port.
+        token: file for the token that they need; None: the token is only printed.
+    """
 
     headless: bool = False
     record: Path | None = None
     seconds: float | None = None
+    smooth: float | None = None
+    points: Path | None = None
+    serve: int | None = None
+    token: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.token is not None and self.serve is None:
+            raise ConfigError("--token is for --serve: give a port, such as --serve 5005")
 
 
 def start(
@@ -81,18 +102,22 @@ def start(
     with _opened(model, person, threads) as found:
         if isinstance(found, MapModel) and eyes.landmarker is not None:
             raise ConfigError(f"{model} draws maps of what a camera sees; --landmarker is for eyes")
-        recording = None
+        recording = served = None
+
+        def tell(line: str) -> None:
+            console.print(line, soft_wrap=True, highlight=False)
+
         with closing(LiveCamera(source, played)) as camera, _eye_source(found, eyes) as seen:
+            view = _view(found, seen, shown, tell)
             if shown.record is not None:
-                recording = GazeRecording(shown.record, found.columns, camera.step_s)
-            view = MapView(found) if isinstance(found, MapModel) else EyeView(found, seen)
+                recording = GazeRecording(shown.record, view.columns, camera.step_s)
+            if shown.serve is not None:
+                served = GazeSocket(shown.serve, view.columns, shown.token)
+                tell(f"gaze for other programs: 127.0.0.1:{served.port}, token {served.token}")
             window = _window(shown.headless, console)
-
-            def tell(line: str) -> None:
-                console.print(line, soft_wrap=True, highlight=False)
-
             # The view and the recording come before the session: their refusals cost no frame.
-            end = LiveSession(camera, view, window, recording, shown.seconds, tell).run()
+            session = LiveSession(camera, view, window, recording, shown.seconds, tell, served)
+            end = session.run()
     tell(f"{end.why}: {end.statistics.line(end.dropped)}")
     if recording is not None and end.recorded:
         tell(f"recording: {recording.path} ({end.recorded} frames)\ntable:     {recording.table}")
@@ -147,6 +172,25 @@ def calibrate(
                 window.close()
     console.print(f"calibration: {out} ({count} patches)", soft_wrap=True, highlight=False)
     return count
+
+
+def _view(
+    model: MapModel | EyeModel, seen: EyeSource, shown: OutputOptions, tell: Callable[[str], None]
+) -> MapView | EyeView:
+    """Return the view of a model; a fit of the screen is told with its error."""
+    smooth = None if shown.smooth is None else OneEuro(shown.smooth)
+    if isinstance(model, MapModel):
+        if shown.points is not None:
+            raise ConfigError("--points is for models of eyes; a map has its points in the picture")
+        return MapView(model, smooth)
+    if shown.points is None:
+        return EyeView(model, seen, smooth)
+    name, fit = fitted_screen(shown.points, model)
+    tell(
+        f"points on the screen: {name}, {fit.error_cm:.1f} cm ({fit.error_deg:.1f} degrees) on "
+        "targets left out"
+    )
+    return EyeView(model, seen, smooth, fit.model)
 
 
 @contextmanager

@@ -65,7 +65,9 @@ class GazeRecording:
         if not self.frames:
             self._thread.start()
         self.frames += 1
-        known = [f"{value:.5f}" for value in numbers] or [""] * (len(self.columns) - 2)
+        # A ray that misses the screen has no point on it.
+        known = ["" if value != value else f"{value:.5f}" for value in numbers]
+        known = known or [""] * (len(self.columns) - 2)
         row = [str(frame.number), f"{frame.time_s:.6f}", *known]
         self._queue.put((frame.time_s, picture, row))
 

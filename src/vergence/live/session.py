@@ -12,6 +12,7 @@ from time import perf_counter
 
 from vergence.errors import ConfigError
 from vergence.live.camera import CameraFrame, LiveCamera
+from vergence.live.gaze_socket import GazeSocket
 from vergence.live.recording import GazeRecording
 from vergence.live.statistics import LiveStatistics
 from vergence.live.views import LiveView
@@ -44,6 +45,7 @@ class LiveSession:
         recording: recording of the pictures; None: no recording.
         seconds: length of the session; None: until the camera or the person ends it.
         tell: called with a line of statistics every minute.
+        served: sends the numbers of each frame to other programs; None: does not.
     """
 
     def __init__(
@@ -54,11 +56,12 @@ class LiveSession:
         recording: GazeRecording | None = None,
         seconds: float | None = None,
         tell: Callable[[str], None] = lambda _: None,
+        served: GazeSocket | None = None,
     ) -> None:
         if seconds is not None and seconds <= 0:
             raise ConfigError(f"--seconds must be above 0, got {seconds:g}")
         self.camera, self.view, self.window = camera, view, window
-        self.recording, self.seconds, self.tell = recording, seconds, tell
+        self.recording, self.seconds, self.tell, self.served = recording, seconds, tell, served
         self.statistics = LiveStatistics()
 
     def run(self) -> SessionEnd:
@@ -74,6 +77,8 @@ class LiveSession:
                 last.callback(self.recording.close)
             if self.window is not None:
                 last.callback(self.window.close)
+            if self.served is not None:
+                last.callback(self.served.close)
             last.enter_context(self.camera)
             try:
                 why = self._draw_all()
@@ -109,6 +114,8 @@ class LiveSession:
         # Frames while a window fills, or without an eye, would make the latency look better.
         if seen.numbers is not None:
             self.statistics.add(latency_s)
+        if self.served is not None:
+            self.served.send(frame.number, frame.time_s, seen.numbers or (), latency_s)
         if self.recording is not None:
             known = () if seen.numbers is None else (*seen.numbers, 1000 * latency_s)
             self.recording.add(frame, seen.picture, known)

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from vergence.data.eye_images.normalization import gaze_angles
+from vergence.data.eye_images.screen_pose import GazePoint
 from vergence.data.io.video import rgb
 from vergence.live.camera import CameraFrame
 from vergence.live.eye_sources import EyeSource
 from vergence.live.gaze_models import EyeModel, MapModel
+from vergence.live.smoothing import OneEuro
 from vergence.video.overlay import EDGE_RGB, PREDICTED_RGB, draw
 
 ARROW = 0.25
@@ -34,6 +36,11 @@ class LiveGaze:
 class LiveView(Protocol):
     """Predicts gaze on a frame and draws it."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers of a frame."""
+        ...
+
     def look(self, frame: CameraFrame) -> LiveGaze:
         """Predict gaze on a frame, and draw it."""
         ...
@@ -41,9 +48,18 @@ class LiveView(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MapView:
-    """View with the heat map over the frame and a cross at its peak."""
+    """View with the heat map over the frame and a cross at its peak.
+
+    `smooth` filters the numbers, and so the place of the cross; None: they are as predicted.
+    """
 
     model: MapModel
+    smooth: OneEuro | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers of a frame."""
+        return self.model.columns
 
     def look(self, frame: CameraFrame) -> LiveGaze:
         """Predict and draw; numbers are x, y of the peak and of the mean, shares of the frame."""
@@ -56,18 +72,36 @@ class MapView:
             return LiveGaze(full, None)
         y, x = np.unravel_index(int(heat.argmax()), heat.shape)
         peak = (float(x + 0.5) / heat.shape[1], float(y + 0.5) / heat.shape[0])
-        return LiveGaze(draw(full, heat, peak, legend=False), (*peak, *centre(heat)))
+        numbers = (*peak, *centre(heat))
+        if self.smooth is not None:
+            numbers = self.smooth.smoothed(numbers, frame.time_s)
+        return LiveGaze(draw(full, heat, (numbers[0], numbers[1]), legend=False), numbers)
 
 
 @dataclass(frozen=True, eq=False)
 class EyeView:
-    """View with an arrow from the middle of the picture: the mean direction of the visible eyes."""
+    """View with an arrow from the middle of the picture: the mean direction of the visible eyes.
+
+    `smooth` filters the direction; None: it is as predicted. With `screen`, the point on the screen
+    is predicted, too.
+    """
 
     model: EyeModel
     eyes: EyeSource
+    smooth: OneEuro | None = None
+    screen: GazePoint | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers of a frame."""
+        on_screen = () if self.screen is None else ("screen_x_mm", "screen_y_mm")
+        return (*self.model.columns, *on_screen)
 
     def look(self, frame: CameraFrame) -> LiveGaze:
-        """Predict and draw; numbers are (pitch, yaw) in the camera frame, radians."""
+        """Predict and draw; numbers are (pitch, yaw) in the camera frame, radians.
+
+        With a screen, the point in mm from its top left corner follows; NaN beside its plane.
+        """
         picture = frame.picture
         full = rgb(picture, picture.width, picture.height)
         patches = self.eyes.patches(full)
@@ -76,8 +110,13 @@ class EyeView:
         gazes = [(self.model.gaze(eye.image, eye.seen.pose, eye.side), eye.seen) for eye in patches]
         # Directions are averaged, and no angles, which jump from pi to -pi.
         direction = np.mean([seen.direction(gaze) for gaze, seen in gazes], axis=0)
-        pitch, yaw = gaze_angles(direction[None])[0]
-        return LiveGaze(arrow(full, direction), (float(pitch), float(yaw)))
+        if self.smooth is not None:
+            direction = np.array(self.smooth.smoothed(direction.tolist(), frame.time_s))
+        numbers = gaze_angles(direction[None])[0].tolist()
+        if self.screen is not None:
+            origin = np.mean([seen.centre for _, seen in gazes], axis=0)
+            numbers += self.screen.points(origin[None], direction[None])[0].tolist()
+        return LiveGaze(arrow(full, direction), tuple(numbers))
 
 
 def centre(heat: NDArray[np.floating]) -> tuple[float, float]:
