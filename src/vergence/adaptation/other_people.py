@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vergence.experiment.newcomers import HeldOut, read_residuals
+from vergence.console import note
+from vergence.experiment.newcomers import HeldOut, guards_people, read_residuals
 from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.calibration import FittedCalibration
 from vergence.tasks.gaze_angle import GazeAngle
@@ -40,8 +41,15 @@ def own_priors(
     """Fit priors for each unseen client to the people who took part in the run without that client.
 
     Each of these people is an unseen client of another fold, whose predictions the priors are
-    fitted to. So there are no priors where one fold left out several people.
+    fitted to. So there are no priors where one fold left out several people, and none under
+    protections, whose accounts do not cover these people's residuals.
     """
+    if people and guards_people(everybody.run(people[0], seed).experiment.plan):
+        note(
+            f"{everybody.folders[people[0]]}: no way to adapt is fitted to other people, as no "
+            "protection of this run covers their residuals"
+        )
+        return {}
     wanted = {person: everybody.others_in_training(person) for person in people}
     # Predictions of a model that was trained on a person would understate that person's errors.
     seen, evidences = {}, {}

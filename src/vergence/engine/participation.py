@@ -8,13 +8,15 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Gt
 
+from vergence.core.federation import Federation
+from vergence.core.method import Method
 from vergence.core.options import NamedOptions, Share, check_ranges
 from vergence.core.randomness import RandomStream
 from vergence.data.io.delimited_text import detect_form, text_lines
@@ -213,3 +215,12 @@ def suggest(client: str, clients: Sequence[str]) -> str:
     if len(clients) > SEARCHED:
         return f"; known: {clients[0]} to {clients[-1]}, {len(clients):,} clients"
     return nearest(client, clients)
+
+
+def pooled_method(method: Method, people: Federation) -> Method:
+    """Return a method that trains on these people's pooled data, as the only client."""
+    # It is comparable only with as much training: it takes as many steps as all people together.
+    if method.local.steps is None:
+        return method
+    steps = method.local.steps * len(people.people)
+    return replace(method, local=replace(method.local, steps=steps))

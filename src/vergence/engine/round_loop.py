@@ -36,7 +36,7 @@ from vergence.engine.client_runner import ClientRunner
 from vergence.engine.early_stopping import VALIDATION, EarlyStopping
 from vergence.engine.exchange import ClientExchange, ExchangeTotals
 from vergence.engine.lab_runner import LabRunner
-from vergence.engine.participation import Participation
+from vergence.engine.participation import Participation, pooled_method
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import client_hooks, server_hooks
 from vergence.engine.records import LabState
@@ -289,12 +289,7 @@ class RunSetup:
         if not method.pooled:
             sites = plan.silos.grouped(federation) if here and plan.silos.labs else federation
             return cls(method, task, federation, sites, plan, folder)
-        pooled = federation.pooled()
-        # A baseline trained on pooled data is comparable only with as much training: the one site
-        # takes as many steps as all people together.
-        if method.local.steps is not None:
-            steps = method.local.steps * len(federation.people)
-            method = replace(method, local=replace(method.local, steps=steps))
+        method, pooled = pooled_method(method, federation), federation.pooled()
         return cls(method, task, federation, pooled, plan, folder)
 
     @property

@@ -197,17 +197,21 @@ def find_held_out(folder: Path, person: str = "all") -> HeldOut:
     return HeldOut(loaded, folders).only(person)
 
 
+def guards_people(plan: Plan) -> bool:
+    """Return whether a plan has protections whose accounts do not cover people's residuals."""
+    privacy = plan.privacy
+    return bool({*privacy.hiding} - {"aggregation"} or privacy.robust or privacy.own)
+
+
 def has_residuals(plan: Plan, method: Method, task: Task) -> bool:
     """Return whether a run on one machine writes residuals.json, if enough people take part.
 
     It does for gaze angles, and under no protection other than secure sums: the others promise
     something about people, and their accounts do not cover these numbers.
     """
-    privacy = plan.privacy
-    guarded = {*privacy.hiding} - {"aggregation"} or privacy.robust or privacy.own
     return (
         isinstance(task, GazeAngle)
-        and not (task.personal_prior or task.correction or guarded)
+        and not (task.personal_prior or task.correction or guards_people(plan))
         and bool(method.prediction_trees(method.server(task), ""))
     )
 

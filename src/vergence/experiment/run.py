@@ -51,6 +51,7 @@ from vergence.experiment import provenance as stamp
 from vergence.experiment.newcomers import has_residuals, write_residuals
 from vergence.experiment.nothing_learned import command_line_advice, refuse_unlearned
 from vergence.experiment.privacy import spent as privacy_spent
+from vergence.experiment.privacy.register import RegisteredRun
 from vergence.experiment.sample_maps import write_maps
 from vergence.experiment.schema import Experiment, Table, short
 from vergence.experiment.trained_run import TrainedRun, read_run
@@ -553,13 +554,16 @@ def _run_method(
     if why := unused_gpu(plan):
         follower.warn(f"{label} trains on the processor: {why}")
     rounds = RoundReporter(label, plan, experiment.task(0).headline, bar, follower)
+    method, entries = experiment.methods[label], RegisteredRun(plan, loaded.raw, pool is None)
     for seed in plan.seeds:
         with Board(path, seed, follower.warn) as rounds.board:
             if str(seed) not in folder.manifest["done"]:
-                with profiling.phase("exchange"):
+                task = experiment.task(seed)
+                run = ProtectedRun(method, task, loaded.ready, plan.rounds, folder.state)
+                with profiling.phase("exchange"), entries.counting(run):
                     run_rounds(
-                        experiment.methods[label],
-                        experiment.task(seed),
+                        method,
+                        task,
                         federation=loaded.ready,
                         plan=plan,
                         folder=folder,

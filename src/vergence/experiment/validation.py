@@ -15,16 +15,25 @@ import torch
 from torch import Tensor, nn
 
 from vergence import profiling
+from vergence.console import note
 from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation
 from vergence.core.naming import registry_name
-from vergence.core.task import Model, Task, describe_output, join_outputs, map_outputs
+from vergence.core.task import (
+    Model,
+    StartingModel,
+    Task,
+    describe_output,
+    join_outputs,
+    map_outputs,
+)
 from vergence.engine.client_executor import public_data
 from vergence.engine.evaluation import naming, scored
 from vergence.engine.protections.setup import check_privacy
 from vergence.errors import ConfigError, DataError, VergenceError, first_line
 from vergence.experiment import starting_model
-from vergence.experiment.schema import Experiment
+from vergence.experiment.privacy.register import sample_digests
+from vergence.experiment.schema import Experiment, load
 from vergence.experiment.user_code_errors import report_user_errors
 from vergence.training.batches import sampling_weights
 from vergence.training.pruning import prunable_weights
@@ -95,6 +104,7 @@ def validate(experiment: Experiment) -> Loaded:
     # A budget would be a false promise if the starting model learned from the same people.
     if experiment.plan.privacy.spends:
         starting_model.refuse_overlap(experiment.model.start, raw.name, raw.clients, UNCOUNTED)
+        refuse_same_samples(experiment.model.start, raw)
     starting_model.refuse_other_split(
         experiment.model.start, raw.name, raw.clients, experiment.dataset
     )
@@ -114,6 +124,32 @@ def validate(experiment: Experiment) -> Loaded:
     check_validation_samples(experiment, task, ready)
     with profiling.phase("data"):
         return Loaded(raw, ready, digest(ready))
+
+
+def refuse_same_samples(start: StartingModel | None, raw: Federation) -> None:
+    """Refuse a starting model that learned from samples of this run's people, by any name.
+
+    Raises:
+        ConfigError: the two runs share samples; the message names a person of this run.
+    """
+    config = Path("" if start is None else start.run) / "config.toml"
+    if start is None or raw.recipe or not config.is_file():
+        return
+    earlier = load(config)
+    try:
+        # Data sets of one's own are code, for which nobody was asked.
+        learned = None if earlier.code else earlier.load_data()
+    except DataError:
+        learned = None
+    if learned is None:
+        note(f"model.start: the data of {start.run} are not read, so people are compared by name")
+        return
+    theirs = set().union(*sample_digests(learned, b"").values())
+    for person, mine in sample_digests(raw, b"").items():
+        if mine & theirs:
+            raise ConfigError(
+                f"model.start: {start.run} was trained on samples of '{person}', who {UNCOUNTED}"
+            )
 
 
 def check_validation_samples(experiment: Experiment, task: Task, ready: Federation) -> None:

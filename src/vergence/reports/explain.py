@@ -24,6 +24,7 @@ from vergence.core.task import StartingModel, Task
 from vergence.engine.plan import Plan
 from vergence.engine.protections.setup import protections
 from vergence.errors import ConfigError, DataError
+from vergence.experiment.privacy import register
 from vergence.experiment.privacy.spent import forecast_lines, statements
 from vergence.experiment.schema import Experiment
 from vergence.experiment.starting_model import provenance_entry
@@ -62,7 +63,8 @@ def explain(experiment: Experiment, console: Console) -> None:
     # Data are read only where a budget is forecast from them: without protections an experiment
     # can be explained on a machine that has no data.
     foreseen = any(protection.forecasts for protection in protections(plan))
-    people = validate(experiment).ready if foreseen else None
+    loaded = validate(experiment) if foreseen else None
+    people = None if loaded is None else loaded.ready
     data = people or samples(experiment)
     if (known := counted(experiment, data)) is not None:
         plan = plan.known(plan.silos.count(len(known.clients)))
@@ -77,6 +79,9 @@ def explain(experiment: Experiment, console: Console) -> None:
         console.print(f"clients: {grouping}", markup=False, soft_wrap=True)
     if (start := experiment.model.start) is not None:
         console.print(start_sentence(start), markup=False, soft_wrap=True)
+    if loaded is not None:
+        for line in register.sentences(plan, lambda: loaded.raw):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     if seeds := plan.split_seeds:
         text = f"splits: all of this once for each of {len(seeds)}; numbers below are of one split"
         console.print(text, markup=False, soft_wrap=True)

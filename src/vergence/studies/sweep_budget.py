@@ -17,8 +17,8 @@ from pathlib import Path
 from vergence.core.files import parse_json
 from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BudgetedProtection, Spending
-from vergence.engine.protections.setup import protections
 from vergence.errors import StateError
+from vergence.experiment.privacy.register import budgets_of
 from vergence.experiment.privacy.spent import NOT_COVERED
 from vergence.privacy.dp.accounting import MOST
 from vergence.privacy.release_log import FOLDER
@@ -28,12 +28,6 @@ from vergence.results.write import write_csv
 
 SPENT = "spent.csv"
 Trial = tuple[str, int, int]
-
-
-def budgets_of(plan: Plan) -> dict[str, BudgetedProtection]:
-    """Return the protections of a plan that spend a budget, by unit."""
-    budgeted = (p for p in protections(plan) if isinstance(p, BudgetedProtection))
-    return {each.unit: each for each in budgeted}
 
 
 def total_spending(

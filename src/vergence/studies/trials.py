@@ -20,12 +20,14 @@ from vergence.engine.round_loop import Tick, run_rounds
 from vergence.engine.storage.run_directory import RunDirectory
 from vergence.errors import DataError, PartialRun, StateError
 from vergence.experiment import provenance
+from vergence.experiment.privacy.register import RegisteredRun
 from vergence.experiment.schema import Experiment, Table, build_method
 from vergence.experiment.search_space import Point
 from vergence.experiment.starting_model import refuse_overlap
 from vergence.experiment.trained_run import read_run
 from vergence.experiment.validation import Loaded
 from vergence.metrics.intervals import with_number
+from vergence.privacy.hooks import ProtectedRun
 from vergence.results import write as results
 from vergence.results.divergence import NOT_FINITE
 from vergence.results.layout import OUTCOME, TRIAL
@@ -179,14 +181,10 @@ def run_trial(study: TrialStudy, entry: Table, seed: int, path: Path, tick: Tick
         method.check(task)
         # An interruption after the last round leaves only the scoring to do.
         if str(seed) not in folder.manifest["done"]:
-            run_rounds(
-                method,
-                task,
-                federation=study.loaded.ready.only(trained_on),
-                plan=experiment.plan,
-                folder=folder,
-                tick=tick,
-            )
+            plan, some = experiment.plan, study.loaded.ready.only(trained_on)
+            run = ProtectedRun(method, task, some, plan.rounds, folder.state)
+            with RegisteredRun(plan, study.loaded.raw.only(trained_on)).counting(run):
+                run_rounds(method, task, federation=some, plan=plan, folder=folder, tick=tick)
         people: Mapping[str, Mapping[str, float]] = results.person_means(path)
         wrong = diverged(path, people, names)
         if study.unseen:

@@ -15,6 +15,7 @@ from rich.console import Console
 from vergence.deployment.folders import SETTINGS
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment.newcomers import PersonPart
+from vergence.experiment.privacy import register
 from vergence.experiment.schema import TableOrigin, load
 from vergence.experiment.validation import validate
 from vergence.results.read import StudyResults, read
@@ -78,6 +79,8 @@ def forget_folds(study: StudyResults, person: str, out: Path, console: Console) 
         "forgotten": {"people": 1, "way": "retrain", "from": {}},
     }
     evaluate("leave-one-out", replace(others, origin=TableOrigin(provenance)), out, console)
+    for line in register.sentences(experiment.plan, others.load_data):
+        console.print(line, soft_wrap=True, highlight=False)
     console.print(
         f"new folds: {out / LEAVE}\n"
         f"{there[person].parent} never learned from {person}, but was measured on them; "

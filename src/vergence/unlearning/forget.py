@@ -29,6 +29,7 @@ from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment import starting_model
 from vergence.experiment.newcomers import PersonPart
+from vergence.experiment.privacy import register
 from vergence.experiment.run import progress_bar, resume, start
 from vergence.experiment.schema import Experiment, TableOrigin, check, data_root, load
 from vergence.experiment.trained_run import read_run
@@ -135,9 +136,12 @@ def forget(folder: Path, person: str, out: Path, console: Console, options: Forg
     # A second call after the audit must not repeat its shadow runs.
     if not (out / "forget.csv").exists():
         blocks = [comparison(case, run, made.run(run.label), options) for run in case.study.runs]
-        _write(out, blocks)
+        spent = register.sentences(case.experiment.plan, case.others.load)
+        _write(out, blocks, spent)
         for block in blocks:
             block.show(console)
+        for line in spent:
+            console.print(line, soft_wrap=True, highlight=False)
     console.print(f"model: {out}; table: {out / 'forget.md'}", soft_wrap=True, highlight=False)
     # Last: until the new model and its audit stand, the old run is the only copy.
     if options.erase:
@@ -392,11 +396,11 @@ def audited(
     }
 
 
-def _write(out: Path, blocks: Sequence[TextTable]) -> None:
-    """Write the table, which does not name the person."""
+def _write(out: Path, blocks: Sequence[TextTable], spent: Sequence[str]) -> None:
+    """Write the table, which does not name the person, and what was spent on the others."""
     records = [record for block in blocks for record in block.records]
     texts = {
-        "forget.md": "\n".join(block.markdown() for block in blocks),
+        "forget.md": "\n".join([*(block.markdown() for block in blocks), *spent]),
         "forget.csv": csv_text(records),
     }
     for name, text in texts.items():

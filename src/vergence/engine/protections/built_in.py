@@ -6,7 +6,7 @@ Used in `engine` and `studies`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -82,6 +82,10 @@ class BudgetedProtection(BuiltInProtection):
         """
         return sorted(folder.glob(f"seed*.{self.kind}.*.csv"))
 
+    def planned(self, run: ProtectedRun) -> list[Spending]:
+        """Return the budgets that one seed of a run will spend, known before the run begins."""
+        raise NotImplementedError
+
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
         """Return the budgets that one seed spent, one per log in a folder."""
         return [self.entered(owner(path), path) for path in self.logs_of(folder, seed)]
@@ -92,16 +96,24 @@ class BudgetedProtection(BuiltInProtection):
 
     def entered(self, who: str, path: Path) -> Spending:
         """Return the releases in a log as a budget spent by the client `who`."""
-        charges = ReleaseLog(path).ledger.charges
-        return Spending(self.unit, who, tuple((c.noise, c.rate, c.steps) for c in charges))
+        return Spending(self.unit, who, charges_of(ReleaseLog(path).ledger))
 
     def epsilon(self, charges: Sequence[tuple[float, float, int]]) -> float:
         """Return the epsilon of all releases in `charges` together, from one run or several."""
-        alike: Counter[tuple[float, float]] = Counter()
-        for noise, rate, steps in charges:
-            alike[noise, rate] += steps
-        ledger = Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
-        return ledger.epsilon(self.delta)
+        return ledger_of(charges).epsilon(self.delta)
+
+
+def charges_of(ledger: Ledger) -> Charges:
+    """Return the charges of a ledger as plain numbers."""
+    return tuple((c.noise, c.rate, c.steps) for c in ledger.charges)
+
+
+def ledger_of(charges: Iterable[tuple[float, float, int]]) -> Ledger:
+    """Return the ledger of charges from one run or several; equal noise and rate are one charge."""
+    alike: Counter[tuple[float, float]] = Counter()
+    for noise, rate, steps in charges:
+        alike[noise, rate] += steps
+    return Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
 
 
 def owner(path: Path) -> str:

@@ -19,7 +19,7 @@ from vergence.core.method import Method
 from vergence.core.naming import plural, registry_name
 from vergence.core.requests import Compute, Fit, Mean
 from vergence.core.task import Task
-from vergence.engine.protections.built_in import BudgetedProtection, owner
+from vergence.engine.protections.built_in import BudgetedProtection, Spending, charges_of, owner
 from vergence.engine.protections.dp_split import AGAINST, HALF, NOT_AGAINST, SplitDpHooks
 from vergence.engine.protections.dry_run import dry_run
 from vergence.errors import ConfigError
@@ -279,6 +279,16 @@ class DpSgdProtection(BudgetedProtection):
                 "{Samples} that only steer a method, or measure it, are not covered.",
             ),
         ]
+
+    def planned(self, run: ProtectedRun) -> list[Spending]:
+        """Return the budgets that clients' trainings in one seed will spend."""
+        passes = check_solver(self.policy, run.method, run.task, run.federation, self.plan)
+        ledgers = {
+            who: training_schedule(passes, len(splits.train)).ledger(self.policy)
+            for who, splits in run.federation.people.items()
+            if len(splits.train)
+        }
+        return [Spending(self.unit, who, charges_of(spent)) for who, spent in ledgers.items()]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
         """Return the entry of results.json on the client that spent the most epsilon."""

@@ -22,7 +22,7 @@ from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
 from vergence.core.requests import Fit, FitResult
 from vergence.core.task import Task
-from vergence.engine.protections.built_in import BudgetedProtection
+from vergence.engine.protections.built_in import BudgetedProtection, Spending
 from vergence.errors import ConfigError
 from vergence.privacy.dp.mask_budget import MaskBudget, groups, whole
 from vergence.privacy.dp.private_selection import PrivateMaskSelector
@@ -181,6 +181,11 @@ class MaskProtection(BudgetedProtection):
         )
         heading = "How the parts of the model that stay personal are chosen."
         return [Promise(text, heading, "how a mask is chosen")]
+
+    def planned(self, run: ProtectedRun) -> list[Spending]:
+        """Return the budget that everybody's choices in one seed will spend."""
+        draws = foreseen(self.plan, run.method, run.task, run.federation).draws
+        return [Spending(self.unit, "", ((self.policy.epsilon_per_draw(draws), 1.0, draws),))]
 
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
         """Return the entry of results.json on the person whose mask choices spent most."""

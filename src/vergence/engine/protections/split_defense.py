@@ -315,6 +315,14 @@ class SplitDefenseProtection(BudgetedProtection):
             f"in {SENT if planned.frozen else LEARNT + SENT}"
         )
 
+    def planned(self, run: ProtectedRun) -> list[Spending]:
+        """Return the privacy cost of every picture in one seed; none without noise."""
+        seen = outlook(self.plan, run.method, run.task, run.federation)
+        if seen.noise_spec is None:
+            return []
+        cost = seen.releases * self.policy.cost(seen.noise_spec.multiple)
+        return [Spending(self.unit, "", ((cost, 1.0, 1),))]
+
     def spent(self, run: ProtectedRun) -> Mapping[str, object]:
         """Return the entry of results.json on epsilon per picture.
 

@@ -20,7 +20,7 @@ from vergence.core.naming import plural
 from vergence.core.params import Params
 from vergence.core.serialization import digest
 from vergence.engine.plan import Plan
-from vergence.engine.protections.built_in import BudgetedProtection, Spending
+from vergence.engine.protections.built_in import BudgetedProtection, Spending, charges_of
 from vergence.engine.silos import NO_LABS, Silos
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.config import UserLevelConfig
@@ -85,7 +85,7 @@ class PrivacyForecast:
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon that the whole run spends."""
-        return self._spent(delta, 1.0, self.rate)
+        return self.charges(1.0, self.rate).epsilon(delta)
 
     def epsilon_of_other(self, delta: float) -> float:
         """Return the epsilon that the run spends on the other unit.
@@ -93,16 +93,15 @@ class PrivacyForecast:
         If people are hidden, that is a lab; if labs are hidden, a person in one.
         """
         # Rate 1: the draw of a lab hides no person in it, as it brings all others of the lab.
-        return self._spent(delta, self.other_noise, 1.0)
+        return self.charges(self.other_noise, 1.0).epsilon(delta)
 
-    def _spent(self, delta: float, times: float, rate: float) -> float:
-        """Return the epsilon for `times` the noise, with this rate of drawing a unit."""
+    def charges(self, times: float, rate: float) -> Ledger:
+        """Return the run's charges for `times` the noise, with this rate of drawing a unit."""
         if not self.sums:
-            return 0.0
-        charge = Charge(self.noise * times / math.sqrt(self.sums), rate, self.rounds)
+            return Ledger()
         if self.squared:
-            charge = Charge(self.noise * times / math.sqrt(self.squared))
-        return Ledger((charge,)).epsilon(delta)
+            return Ledger((Charge(self.noise * times / math.sqrt(self.squared)),))
+        return Ledger((Charge(self.noise * times / math.sqrt(self.sums), rate, self.rounds),))
 
 
 def other_noise_of(user: UserLevelConfig, silos: Silos) -> float:
@@ -543,6 +542,11 @@ class UserLevelProtection(BudgetedProtection):
             # All seeds trained on the same people: whoever sees them all sees every release.
             "seeds_together": account(every).epsilon(user.delta),
         }
+
+    def planned(self, run: ProtectedRun) -> list[Spending]:
+        """Return the budget that one seed will spend on everybody."""
+        seen = forecast(self.policy, self.plan, run.method, self.clients(run))
+        return [Spending(self.unit, "", charges_of(seen.charges(1.0, seen.rate)))]
 
     def spendings(self, folder: Path, seed: int) -> list[Spending]:
         """Return the releases of one seed, read from its log."""

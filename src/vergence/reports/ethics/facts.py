@@ -16,6 +16,7 @@ from vergence.core.data import Samples, Splits
 from vergence.core.federation import Federation, Population
 from vergence.core.method import Method
 from vergence.core.task import Task
+from vergence.experiment.privacy import register
 from vergence.experiment.privacy.spent import promises, uncovered_text, usefulness
 from vergence.experiment.schema import Experiment
 from vergence.privacy.hooks import Promise, ProtectedRun
@@ -91,6 +92,7 @@ def facts(
         "sees": [list(row) for row in sees(means)],
         "assumed": words.assumed(means),
         "budget": spent,
+        "register": [] if people is None else register.sentences(plan, experiment.federation),
         "promises": [each._asdict() for each in promised if each.heading],
         "attacks": tried,
         "rates": found,
