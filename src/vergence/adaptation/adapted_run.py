@@ -3,7 +3,7 @@
 The directory is that of a run of no rounds, whose network starts from the adapted model. So every
 command that reads a run also reads an adapted model.
 
-Used by `api.finished_run` and `cli.runs`.
+Used by `adaptation.rebase`, `api.finished_run` and `cli.runs`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from vergence.adaptation.other_people import own_priors, priors_of_run
 from vergence.adaptation.own_data import (
     ME,
     OwnData,
+    Rows,
     prepare_person,
     read_own_data,
     rows_to_learn,
@@ -202,11 +203,65 @@ def _check_adaptable(trained: TrainedRun) -> TrainedRun:
 
 def adapt_to(source: Source, own: OwnData, out: Path, samples: int | None = None) -> Adaptation:
     """Make a model for a person whose samples have been read already; see `adapt`."""
+    check_new_folder(out)
+    return fit_person(source, own, rows_to_learn(len(own.samples), samples)).write(out)
+
+
+def check_new_folder(out: Path) -> None:
+    """Check that a new run can be written into a folder.
+
+    Raises:
+        StateError: it holds something.
+    """
     if (out / "config.toml").exists():
         raise StateError(f"{out} holds a run already: choose another --out, or out= in Python")
     check_vacant(out)
+
+
+@dataclass(frozen=True)
+class FittedPerson:
+    """Model of a person that was fitted and is not written yet.
+
+    Attributes:
+        own: the person's samples.
+        rows: numbers of the samples that it was fitted to.
+        adapter: what fitted it, with the run and its shared model.
+        choice: the chosen way, and the cross-validated errors of all ways.
+        model: the model.
+    """
+
+    own: OwnData
+    rows: Rows
+    adapter: Adapter
+    choice: AdaptationChoice
+    model: PersonalModel
+
+    def write(self, out: Path, history: Mapping[str, Any] | None = None) -> Adaptation:
+        """Write the run directory; `history` are further entries of its provenance."""
+        trained, adapter = self.adapter.trained, self.adapter
+        parts = (trained, self.own, self.rows, self.model, self.choice)
+        experiment = write_run(*parts, out, history or {"version": 1})
+        count, others = len(self.rows), len(self.own.samples) - len(self.rows)
+        both = {SHARED: PersonalModel(adapter.start), LABEL: self.model}
+        models = both if others and count else {}
+        errors = {name: adapter.error(each) for name, each in models.items()}
+        return Adaptation(out, experiment, self.own.person, count, self.choice, others, errors)
+
+
+def fit_person(source: Source, own: OwnData, rows: Rows) -> FittedPerson:
+    """Choose a way to adapt a run's shared model to a person's samples, and fit it.
+
+    Args:
+        source: the run.
+        own: the person's samples.
+        rows: numbers of the samples to learn from.
+
+    Raises:
+        ConfigError: the person took part in the run.
+        DataError: the samples do not fit the run's task.
+        StateError: the shared model or the new one has diverged.
+    """
     _refuse_known(source.trained, own)
-    rows = rows_to_learn(len(own.samples), samples)
     seed = source.trained.task.seed
     ready = prepare_person(source.trained.experiment, seed, own, rows)
     stream = RandomStream("adapt", seed)
@@ -221,11 +276,7 @@ def adapt_to(source: Source, own: OwnData, out: Path, samples: int | None = None
     choice = choose(adapter, candidates(adapter), learned, stream)
     model = adapter.fit(choice.way, learned, stream)
     _check_answers(adapter, model, choice.way)
-    experiment = write_run(source.trained, own, rows, model, choice, out)
-    others = len(own.samples) - len(rows)
-    models = {SHARED: PersonalModel(adapter.start), LABEL: model} if others and len(rows) else {}
-    errors = {name: adapter.error(each) for name, each in models.items()}
-    return Adaptation(out, experiment, own.person, len(rows), choice, others, errors)
+    return FittedPerson(own, rows, adapter, choice, model)
 
 
 def _check_answers(adapter: Adapter, model: PersonalModel, what: str) -> None:
@@ -314,8 +365,12 @@ def write_run(
     model: PersonalModel,
     choice: AdaptationChoice,
     out: Path,
+    history: Mapping[str, Any],
 ) -> Experiment:
-    """Write the run directory of an adapted model; return its experiment."""
+    """Write the run directory of an adapted model; return its experiment.
+
+    `history` are further entries of the provenance.
+    """
     learned, other = split_rows(own.samples, rows)
     whole = len(rows) in (0, len(own.samples))
     samples = learned if whole else Samples.concatenate([learned, other])
@@ -331,7 +386,8 @@ def write_run(
     made = _of_objects(trained, once, out) if "python" in settings else check(once, out)
     start_from = _starting_model(trained, own, model, choice)
     named = {**settings, "model": {**settings["model"], "start": start_from.run}}
-    origin = TableOrigin(provenance={"adapted": _provenance(trained, own, len(rows), choice)})
+    entry = {**_provenance(trained, own, len(rows), choice), **history}
+    origin = TableOrigin(provenance={"adapted": entry})
     experiment = starting_from(made, named, start_from, origin)
     start(experiment, out, RoundCallback(bar=False))
     return experiment

@@ -327,8 +327,9 @@ def _predict_private(folder: Path, file: Path, table: Path, person: str | None) 
 def adapt(
     folder: Path,
     *,
-    data: Path,
-    out_: Annotated[Path, Parameter(name="--out")] = Path("me"),
+    data: Path | None = None,
+    rebase: Path | None = None,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
     person: str | None = None,
     samples: int | None = None,
     seed: int | None = None,
@@ -337,19 +338,35 @@ def adapt(
 
     Args:
         folder: run directory of one method; or that of its leave-one-out evaluation, whose people
-            then give the priors of the corrections.
+            then give the priors of the corrections. With --rebase, the folder that adapt made.
         data: an npz with the columns of the run's task, or the folder that the run's data set
             reads, with this person's samples.
-        out_: the new run directory, default `me`; predict, export, verify, status and report take
-            it.
+        rebase: run directory of a new common model. The correction is fitted to it again, from the
+            samples in the folder, and written unless it is worse on them.
+        out_: the new run directory, default `me`, with --rebase `me-2` after `me`; predict, export,
+            verify, status and report take it.
         person: the person to adapt to, where the data hold several; for an npz, a name to give.
         samples: number of samples to learn from, evenly spread over the data; default all.
-        seed: the seed of the run whose model is adapted; default its first.
+        seed: the seed of the run whose model is adapted; default its first. With --rebase, of the
+            new common model.
     """
+    from vergence.adaptation import rebase as rebasing
     from vergence.adaptation.adapted_run import adapt as make
     from vergence.adaptation.adapted_run import show
+    from vergence.errors import ConfigError
 
-    show(make(folder, data, out_, person, samples, seed), out)
+    if (data is None) == (rebase is None):
+        raise ConfigError(
+            f"adapt takes a run with --data, labelled samples, or a folder that adapt made with "
+            f"--rebase, a new common model; got {'neither' if data is None else 'both'}"
+        )
+    if data is not None:
+        show(make(folder, data, out_ or Path("me"), person, samples, seed), out)
+        return
+    assert rebase is not None
+    if person is not None or samples is not None:
+        raise ConfigError("--person and --samples do not go with --rebase, whose folder has both")
+    rebasing.show(rebasing.rebase(folder, rebase, out_, seed), out)
 
 
 @ask_for_trust

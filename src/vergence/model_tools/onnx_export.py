@@ -541,7 +541,17 @@ def about(trained: TrainedRun, run: Run, person: str | None, shape: CallShape) -
     inside = trained.task.own_prior and person is not None
     centres = has_samples(trained) and person is not None
     batch = "batch" if shape.batch == "dynamic" else shape.batch
+    adapted = run.provenance.get("adapted")
     return {
+        # A fleet must see which common model a wearer's file came from.
+        **(
+            {
+                "common_fingerprint": adapted["fingerprint"],
+                "common_version": str(adapted.get("version", 1)),
+            }
+            if adapted
+            else {}
+        ),
         **({"personal_prior": f"{PRIOR_INSIDE} '{person}'"} if inside else {}),
         **({"own_samples": f"{SAMPLES_INSIDE} '{person}'"} if centres else {}),
         "vergence": version("vergence"),

@@ -1,0 +1,148 @@
+"""`vergence adapt --rebase`: another common model for a wearer, never worse on the kept samples."""
+
+import json
+import shutil
+
+import onnx
+import pytest
+import torch
+
+from tests.cli.commands import run, vergence
+from tests.refusals import refuses
+from vergence.adaptation import rebase as rebasing
+from vergence.adaptation.adapted_run import adapt
+from vergence.adaptation.rebase import CROSS_VALIDATED, next_folder, rebase
+from vergence.core.data import Samples
+from vergence.data.own_samples import FILE, pack_samples
+from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
+from vergence.errors import ConfigError, StateError
+from vergence.experiment.trained_run import read_run
+from vergence.results.read import read
+
+EYES = """
+task       = { name = "gaze_angle" }
+model      = { name = "small_eye", channels = [4, 4], hidden = 8 }
+federation = { name = "eye_synthetic", people = 3, samples = 60, days = [3, 3], size = "9x15" }
+method     = "fedavg"
+local      = { optimizer = "adamw", epochs = 1, batch = 16, lr = 3e-3 }
+run        = { rounds = 1, evaluate_every = 0, workers = 1 }
+"""
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    """Two versions of a common model: after one round, and after twelve."""
+    folder = tmp_path_factory.mktemp("versions")
+    more = EYES.replace("rounds = 1,", "rounds = 12,")
+    return [run(folder, EYES, out="v1"), run(folder, more, out="v2")]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Samples of a fourth person, whose gaze is turned by 0.2 radians in pitch."""
+    parts = EyeSynthetic(people=4, samples=60, days=(3, 3), size="9x15").load().people["p03"]
+    every = Samples.concatenate([parts.train, parts.val, parts.test])
+    gaze = every.columns["gaze"] + torch.tensor([0.2, 0.0])
+    path = tmp_path_factory.mktemp("mine") / "mine.npz"
+    path.write_bytes(pack_samples(Samples({**every.columns, "gaze": gaze})))
+    return path
+
+
+@pytest.fixture(scope="module")
+def me(versions, file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("adapted") / "me"
+    adapt(versions[0], file, out, samples=20)
+    return out
+
+
+def record_of(folder):
+    return json.loads((folder / "provenance.json").read_text())["adapted"]
+
+
+def test_a_better_common_model_takes_the_person_s_samples(versions, me, tmp_path):
+    made = rebase(me, versions[1], tmp_path / "me-2")
+    assert made.adapted is not None
+    assert set(made.scores) == {CROSS_VALIDATED, "on the other 40 samples"}
+    assert all(after <= before for before, after in made.scores.values())
+    # The same samples, with the same ones learned from, as in a fresh adaptation.
+    folder = made.adapted.folder
+    assert (folder / FILE).read_bytes() == (me / FILE).read_bytes()
+    old, new = record_of(me), record_of(folder)
+    assert (old["version"], new["version"]) == (1, 2)
+    assert new["fingerprint"] == read_run(versions[1]).fingerprint
+    assert new["before"]["fingerprint"] == old["fingerprint"] == read_run(versions[0]).fingerprint
+    assert new["before"]["model"] == read_run(me).fingerprint
+    assert new["samples"] == 20
+    # What was promised is what the written run scores.
+    (scored,) = read(folder).runs[0].scores("angle_error_deg").values()
+    assert scored == pytest.approx(made.scores["on the other 40 samples"][1], abs=1e-4)
+
+
+def test_a_worse_common_model_is_not_taken(versions, me, tmp_path):
+    better = rebase(me, versions[1], tmp_path / "me-2").adapted
+    assert better is not None
+    made = rebase(better.folder, versions[0], tmp_path / "me-3")
+    assert made.adapted is None
+    assert any(after > before for before, after in made.scores.values())
+    assert not (tmp_path / "me-3").exists()
+
+
+def test_all_samples_learned_from_are_judged_by_cross_validation_alone(versions, file, tmp_path):
+    adapt(versions[0], file, tmp_path / "all")
+    assert set(rebase(tmp_path / "all", versions[1]).scores) == {CROSS_VALIDATED}
+    adapt(versions[0], file, tmp_path / "one", samples=1)
+    assert set(rebase(tmp_path / "one", versions[1]).scores) == {"on the other 59 samples"}
+
+
+def test_the_command_says_both_scores_and_what_is_next(versions, me, tmp_path):
+    folder = tmp_path / "me"
+    shutil.copytree(me, folder)
+    said = vergence("adapt", folder, "--rebase", versions[1])
+    assert said.code == 0, said.err
+    assert "before" in said.out
+    assert f"next: vergence export {tmp_path / 'me-2'}" in said.out
+    said = vergence("export", tmp_path / "me-2", "--out", tmp_path / "me.onnx")
+    assert said.code == 0, said.err
+    about = {p.key: p.value for p in onnx.load(tmp_path / "me.onnx").metadata_props}
+    assert about["common_version"] == "2"
+    assert about["common_fingerprint"] == read_run(versions[1]).fingerprint
+    back = vergence("adapt", tmp_path / "me-2", "--rebase", versions[0])
+    assert back.code == 0
+    assert "stays as it is" in back.out
+    assert not (tmp_path / "me-3").exists()
+
+
+def test_what_is_no_earlier_adaptation_is_refused(versions, me, tmp_path):
+    with refuses("setting", "no run of `vergence adapt`", kind=ConfigError):
+        rebase(versions[0], versions[1], tmp_path / "x")
+    with refuses("setting", "already", kind=ConfigError):
+        rebase(me, versions[0], tmp_path / "x")
+    with refuses("setting", "one person's", kind=ConfigError):
+        rebase(me, me, tmp_path / "x")
+    for options, noun in (((), "neither"), (("--rebase", "v", "--data", "d"), "both")):
+        said = vergence("adapt", me, *options)
+        assert said.code == 2
+        assert noun in said.err
+    said = vergence("adapt", me, "--rebase", versions[1], "--samples", "3")
+    assert "--samples" in said.err
+    copy = tmp_path / "copy"
+    shutil.copytree(me, copy)
+    record = copy / "SHA256SUMS"
+    lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+    record.write_text("".join(line for line in lines if FILE not in line), encoding="utf-8")
+    (copy / FILE).unlink()
+    with pytest.raises(StateError):
+        rebase(copy, versions[1], tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_model_that_answers_nan_changes_nothing(versions, me, tmp_path, monkeypatch):
+    monkeypatch.setattr(rebasing, "_scores", lambda *_: {CROSS_VALIDATED: (1.0, float("nan"))})
+    assert rebase(me, versions[1], tmp_path / "x").adapted is None
+    assert not (tmp_path / "x").exists()
+
+
+def test_folders_are_numbered(tmp_path):
+    assert next_folder(tmp_path / "me") == tmp_path / "me-2"
+    assert next_folder(tmp_path / "me-2") == tmp_path / "me-3"
+    assert next_folder(tmp_path / "anna-left") == tmp_path / "anna-left-2"
