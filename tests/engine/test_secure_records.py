@@ -294,12 +294,14 @@ def test_the_size_of_what_is_sent_is_named_in_megabytes(bits, halves, name, how,
 
     monkeypatch.setattr(secure_aggregation, "smallest", lambda _: SimpleNamespace(form=form))
     policy = SimpleNamespace(name=name, entry_bits=bits, colluders=None)
-    method = SimpleNamespace(exposure=words, offer=lambda *_: {}, server=lambda _: None)
+    method = SimpleNamespace(
+        exposure=words, known_trees=lambda _: {}, offer=lambda *_: {}, server=lambda _: None
+    )
     run = SimpleNamespace(method=method, task=None)
     said = SecureSumProtection(Plan(), policy)._sizes(run)
     assert said == (
-        f"up goes as whole numbers of 64 bits{halves} that look random one by one: 1000000.50 MB "
-        f"[train], as much as a batch is [batch], in {how} with some kB of keys"
+        f"up goes as whole numbers of 64 bits{halves} that mean nothing until they are added "
+        f"up: 1000000.50 MB [train], as much as a batch is [batch], in {how} with some kB of keys"
     )
 
 

@@ -63,8 +63,8 @@ def test_half_words_hold_two_entries():
     half = {"entry_bits": 32, "range": 1.0, "weight": 1000.0}
     said = told("fedavg", half)
     assert (
-        "whole numbers of 64 bits, two entries in each, that look random one by one: 0.00 MB"
-        in said
+        "whole numbers of 64 bits, two entries in each, that mean nothing until they are added up: "
+        "0.00 MB" in said
     )
     assert "two entries" not in told("fedavg", "secure")
 

@@ -188,13 +188,13 @@ class _Turn:
         inside += [MEASURED.get(name, name) for name in metrics]
         inside += ["a share of the noise"] if self.plan.privacy.bounded else ["weights"]
         known = None if form is None else 8 * form.words
+        many = f"{self.sums.policy.threshold} {'labs' if self.plan.silos else 'people'} or more"
         yield TurnTraffic(
             verb,
-            f"{', '.join(inside)}: as numbers that look random one by one",
+            f"{', '.join(inside)}: as numbers that mean nothing until those of {many} are added up",
             True,
             known,
-            f"the sum of {self.sums.policy.threshold} {'labs' if self.plan.silos else 'people'} or "
-            "more",
+            f"the sum of {many}",
             "nothing",
             "random numbers, unless all of them collude" if self.parties else "",
         )

@@ -58,8 +58,8 @@ class SecureSumProtection(BuiltInProtection):
         how = f"{steps} messages" if policy.name == "pairwise" else "one message"
         halves = "" if policy.entry_bits == BITS else ", two entries in each,"
         return (
-            f"up goes as whole numbers of {BITS} bits{halves} that look random one by one: "
-            f"{', '.join(sizes)}, in {how} with some kB of keys"
+            f"up goes as whole numbers of {BITS} bits{halves} that mean nothing until they are "
+            f"added up: {', '.join(sizes)}, in {how} with some kB of keys"
         )
 
     def _rows(self, run: ProtectedRun) -> list[Statement]:
@@ -191,16 +191,18 @@ def _colluding(plan: Plan, run: ProtectedRun) -> list[str]:
     unit, alone = (
         ("lab", "one lab's sum of updates") if plan.silos else ("device", "one person's update")
     )
-    texts = [
-        f"The server may look at all that it receives, and may even lie, as long as fewer than "
-        f"{few}{of} {unit}s secretly help it. With {plural(few, unit)}{of} it can see {alone}."
-    ]
-    if people and plan.privacy.bounded:
-        texts.append(
-            f"With {plural(twice, unit)}{of} it can have {alone} added up twice in one round, with "
-            "the same noise: two such sums tell more than one."
+    noisy = bool(people and plan.privacy.bounded)
+    text = (
+        "The server may look at all that it receives, and may even lie, as long as fewer than "
+        f"{min(few, twice) if noisy else few}{of} {unit}s secretly help it. With "
+        f"{plural(few, unit)} it can see {alone}"
+    )
+    if noisy:
+        text += (
+            f"; with {plural(twice, unit)} it can have {alone} added up twice in one round, with "
+            "the same noise, and two such sums tell more than one. The smaller number counts"
         )
-    return texts
+    return [f"{text}."]
 
 
 def _trusted(plan: Plan, run: ProtectedRun) -> list[str]:

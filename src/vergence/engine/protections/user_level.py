@@ -496,7 +496,10 @@ class UserLevelProtection(BudgetedProtection):
         if least := self.plan.privacy.least:
             who = "labs" if self.plan.silos else "people"
             trusted = (
-                f"At least {least} {who} in every sum keep their part of the noise to themselves."
+                f"The promise about each {who.removesuffix('s') if self.plan.silos else 'person'} "
+                f"(epsilon) asks for more: at least {least} {who} in every sum keep their part of "
+                "the noise to themselves. With fewer it is weaker than stated, even if the server "
+                "sees no single update."
             )
         elif self.plan.silos:
             trusted = (

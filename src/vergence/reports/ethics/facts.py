@@ -259,6 +259,7 @@ def data(experiment: Experiment, people: Federation | None, run: Run | None) -> 
     card = {
         "name": experiment.table["federation"]["name"],
         "about": (type(experiment.dataset).__doc__ or "").partition("\n")[0],
+        "invented": type(experiment.dataset).__module__.startswith("vergence.data.synthetic"),
         "facts": {k: str(v) for k, v in about.items() if k not in ("name", "sha256")},
         "sha256": about.get("sha256", ""),
         "people": None if people is None else len(people.clients),
