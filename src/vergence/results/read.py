@@ -6,7 +6,7 @@ Used in most packages.
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -413,12 +413,12 @@ def table(path: Path, *names: str, growing: bool = False) -> Frame:
         head = next(rows, list(names) if growing else [])
         if missing := [name for name in names if name not in head]:
             raise StateError(f"{path} lacks the columns {', '.join(missing)}; run it again")
-        picked = [(head.index(name), CASTS.get(kind, kind)) for name, kind in kinds.items()]
+        picked = [(head.index(n), kind, "nan" * (kind is float)) for n, kind in kinds.items()]
         columns: list[list[Any]] = [[] for _ in picked]
         # `pd.read_csv` rounds some numbers in another way than Python does.
         for row in _whole(rows, len(head)):
-            for column, (at, cast) in zip(columns, picked, strict=True):
-                column.append(cast(row[at]))
+            for column, (at, cast, empty) in zip(columns, picked, strict=True):
+                column.append(cast(row[at] or empty))
         return pd.DataFrame(dict(zip(names, columns, strict=True))).astype(kinds)
     except (ValueError, OverflowError, csv.Error) as error:
         raise StateError(f"{path} is damaged: line {rows.line_num}: {error}; {AGAIN}") from None
@@ -449,9 +449,6 @@ def bounds_of(declared: Mapping[str, Sequence[float]], metric: str) -> Bounds | 
     """Return a metric's bounds among those that a task declares; None: it has none."""
     low, high = declared.get(metric.removeprefix("pooled_"), (-math.inf, math.inf))
     return (low, high) if math.isfinite(high - low) else None
-
-
-CASTS: Mapping[type, Callable[[str], Any]] = {float: lambda text: float(text or "nan")}
 
 
 def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
