@@ -4,16 +4,27 @@ python -m benchmarks.many_people [--people 1000] [--rounds 2]: trains local-only
 on so many generated people (four inputs, 20 samples each), then measures `vergence report`,
 `vergence compare` and, where MLflow is installed, `vergence study mlflow`, each as a process of its
 own; lists the bytes of the page and of FedCPF's tables.
+
+python -m benchmarks.many_people --states 10000: writes and reads so many states of FedCPF, first a
+file each as a run does, then all of them as one piece.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.common.options import options
+from vergence.core.serialization import Packed, unpack
+from vergence.engine.records import ClientState
+from vergence.engine.storage.client_states import ClientStateStore
+from vergence.methods.fedcpf import FedCPF, MaskWindow, Personal
+from vergence.models.linear import Linear
+from vergence.tasks.toy import ToyTask
 
 PLAN = """
 task       = {{ name = "toy" }}
@@ -42,8 +53,41 @@ def command(*words: str) -> None:
     )
 
 
+def seconds(work: Callable[[], object]) -> float:
+    """Return the CPU seconds of some work."""
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def cost_of_states(count: int) -> None:
+    """Print what so many states of a network of five numbers cost in files, and as one piece."""
+    made, records = ClientState(FedCPF().client(ToyTask(Linear(4)))), (MaskWindow, Personal)
+    with tempfile.TemporaryDirectory() as place:
+        store = ClientStateStore(Path(place), 0, records)
+        names: list[str] = []
+        wrote = seconds(
+            lambda: names.extend(
+                store.write(f"p{i}", "1.1", Packed(made), None).file for i in range(count)
+            )
+        )
+        read = seconds(lambda: [store.read(name) for name in names])
+        stats = [(Path(place) / name).stat() for name in names]
+        size, blocks = sum(s.st_size for s in stats), 512 * sum(s.st_blocks for s in stats)
+    piece = b"".join(Packed(made).chunks())
+    packed = seconds(lambda: [b"".join(Packed(made).chunks()) for _ in range(count)])
+    again = seconds(lambda: [unpack(piece, ClientState, *records) for _ in range(count)])
+    print(
+        f"{count} files: write {wrote:.1f} CPU s, read {read:.1f}, {size / 1e6:.1f} MB in blocks "
+        f"of {blocks / 1e6:.1f} MB; as one piece: write {packed:.1f}, read {again:.1f}"
+    )
+
+
 def main() -> None:
-    given = options(__doc__, people=1000, rounds=2)
+    given = options(__doc__, people=1000, rounds=2, states=0)
+    if given.states:
+        cost_of_states(given.states)
+        return
     with tempfile.TemporaryDirectory() as place:
         plan, out = Path(place, "plan.toml"), Path(place, "out")
         plan.write_text(PLAN.format(people=given.people, rounds=given.rounds))
