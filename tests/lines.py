@@ -39,6 +39,7 @@ class Grid:
 
         self.node, self.run = Node(node_id=1), SimpleNamespace(run_id=1)
         self._runtime_client, self.parts, self.withheld, self.looks = self, {}, set(), 0
+        self.confirmed = []
 
     def PullMessages(self, request):
         from flwr.supercore.inflatable import inflatable_object as inflatable
@@ -60,3 +61,4 @@ class Grid:
 
     def ConfirmMessageReceived(self, request):
         assert self.parts[request.message_object_id]
+        self.confirmed.append(request.message_object_id)

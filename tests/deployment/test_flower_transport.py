@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -140,6 +141,21 @@ def test_without_notices_an_answer_is_looked_for():
     grid.answer(ANNA, b"of anna")
     waiting.join(SOON)
     assert found == [b"of anna"]
+    line.close()
+
+
+def test_an_answer_that_comes_too_late_is_taken_from_the_link():
+    """The link would have it in memory as long as the run lasts; nobody gets it."""
+    grid = Answered()
+    line = GridTransport(grid, poll=0.01)
+    with pytest.raises(ClientLost, match="no answer"):
+        asyncio.run(line.send(ANNA, b"question", 0.05))
+    grid.answer(ANNA, b"of anna")
+    end = time.monotonic() + SOON
+    while (not grid.confirmed or line.waiting) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(grid.confirmed) == 1
+    assert not line.waiting
     line.close()
 
 

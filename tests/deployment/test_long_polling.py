@@ -11,7 +11,12 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'deploy'")
 
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest, PushMessagesResponse
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, Message, Metadata
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    Message,
+    Metadata,
+    PullObjectResponse,
+)
 from flwr.proto.node_pb2 import Node
 
 from vergence.deployment.transport import long_polling
@@ -22,6 +27,7 @@ from vergence.deployment.transport.long_polling import (
     PART,
     PULL,
     PUSH,
+    WANTED,
     LongPollMiddleware,
     PathMiddleware,
 )
@@ -500,5 +506,78 @@ def test_no_part_is_taken_of_an_answer_that_is_too_large(polls):
         assert (await polls.ask(ANNA, PULL))[0] == 200
         assert [await part(9, 401), await part(10), await part(1)] == [401, 200, 413]
         assert len(polls.link.served) == 5
+
+    asyncio.run(check())
+
+
+@pytest.fixture
+def one_receives(polls, monkeypatch):
+    """Nodes of which one may receive a part at a time; the first does not read what it gets."""
+    polls.middleware.receiving = asyncio.Semaphore(1)
+    monkeypatch.setattr(long_polling, "HOLD", SOON)
+    polls.link.body = b"part" * 100_000
+    polls.stalled, polls.pieces = asyncio.Event(), []
+
+    async def silent(message):
+        polls.pieces.append(len(message.get("body", b"")))
+        if polls.pieces[-1]:
+            await polls.stalled.wait()
+
+    async def receive():
+        return {"body": b""}
+
+    scope = {"type": "http", "path": WANTED, "headers": []}
+    polls.first = lambda: asyncio.create_task(polls.middleware(scope, receive, silent))
+    return polls
+
+
+def test_few_nodes_receive_a_part_at_the_same_time(one_receives):
+    """Not all of a part is written to a connection that is full, and the next node waits."""
+
+    async def check():
+        polls = one_receives
+        first = polls.first()
+        await asyncio.sleep(0.02)
+        second = asyncio.create_task(polls.ask(BEN, WANTED))
+        await asyncio.sleep(0.02)
+        assert polls.pieces == [0, long_polling.PIECE]
+        assert not second.done()
+        assert len(polls.link.served) == 1
+        polls.stalled.set()
+        assert await second == (200, False, polls.link.body)
+        await first
+        assert sum(polls.pieces) == len(polls.link.body)
+        assert not polls.middleware.receiving.locked()
+
+    asyncio.run(check())
+
+
+def test_a_node_that_does_not_read_its_part_keeps_nobody_out(one_receives, monkeypatch):
+    monkeypatch.setattr(long_polling, "TURN", 0.05)
+
+    async def check():
+        first = one_receives.first()
+        await asyncio.sleep(0.02)
+        assert await one_receives.ask(BEN, WANTED) == (200, False, one_receives.link.body)
+        one_receives.stalled.set()
+        await first
+        assert await one_receives.ask(BEN, WANTED) == (200, False, one_receives.link.body)
+        assert one_receives.middleware.receiving._value == 1
+
+    asyncio.run(check())
+
+
+def test_a_node_whose_turn_does_not_come_asks_for_its_part_again(one_receives, monkeypatch):
+    """It is told that the part is not there yet, which Flower's node takes for no failure."""
+    monkeypatch.setattr(long_polling, "HOLD", 0.02)
+
+    async def check():
+        first = one_receives.first()
+        await asyncio.sleep(0.01)
+        status, _, body = await one_receives.ask(BEN, WANTED)
+        later = PullObjectResponse.FromString(body)
+        assert (status, later.object_found, later.object_available) == (200, True, False)
+        one_receives.stalled.set()
+        await first
 
     asyncio.run(check())

@@ -191,10 +191,12 @@ class AdmissionMiddleware:
         return send_and_check
 
 
-async def refuse(send: Any, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-    """Answer a request with a status and headers alone."""
+async def refuse(
+    send: Any, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b""
+) -> None:
+    """Answer a request with a status, headers and, mostly, no body."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": body})
 
 
 def replay_key(headers: Mapping[bytes, bytes]) -> tuple[bytes, int]:

@@ -44,6 +44,8 @@ LATEST = 20.0
 """Longest pause in seconds between two looks for a part that was announced and has not arrived."""
 AT_ONCE = 64
 """Number of parts of an answer that are fetched before other answers have their turn."""
+PARTS_LAST = 180.0
+"""Seconds for which the link waits for the parts of an announced answer."""
 LOOK = 0.5
 """Seconds between two checks whether a node is still connected."""
 UNAVAILABLE = 5
@@ -149,7 +151,8 @@ class AwaitedAnswer:
 
     Attributes:
         node: the node's number.
-        reply: future of Flower's message with the answer.
+        until: time up to which an answer that nobody awaits any more is still fetched.
+        reply: future of Flower's message with the answer; cancelled if nobody awaits it any more.
         parts: names of the answer's parts, once the node has announced it; the last one names the
             answer.
         contents: the parts that have been fetched, by name.
@@ -159,12 +162,20 @@ class AwaitedAnswer:
     """
 
     node: int
+    until: float
     reply: Future[Any] = field(default_factory=Future)
     parts: Sequence[str] = ()
     contents: dict[str, bytes] = field(default_factory=dict)
     due: float = 0.0
     pause: float = 0.05
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def comes(self) -> bool:
+        """Whether the answer has still to be fetched."""
+        # The link keeps a late answer in memory until it is fetched.
+        late = self.reply.cancelled() and time.monotonic() < self.until
+        return late or not self.reply.done()
 
     def fail(self, error: Exception) -> None:
         """Raise an error where the answer is awaited, if it still is."""
@@ -225,8 +236,9 @@ class GridTransport:
         from vergence.deployment.client_registry import ClientGone
         from vergence.deployment.remote_clients import ClientLost
 
-        awaited, end = AwaitedAnswer(node), time.monotonic() + seconds
-        self.outgoing.append((awaited, data, shared, max(seconds, 1.0)))
+        end, lasts = time.monotonic() + seconds, max(seconds, 1.0)
+        awaited = AwaitedAnswer(node, time.monotonic() + lasts + PARTS_LAST)
+        self.outgoing.append((awaited, data, shared, lasts))
         self.pusher.submit(self._push)
         reply = asyncio.wrap_future(awaited.reply)
         try:
@@ -294,7 +306,7 @@ class GridTransport:
                 if everything:
                     due = time.monotonic() + self.poll
                 with self.lock:
-                    self.waiting = {n: a for n, a in self.waiting.items() if not a.reply.done()}
+                    self.waiting = {n: a for n, a in self.waiting.items() if a.comes}
                     looked = {
                         n: a for n, a in self.waiting.items() if everything or a.node in nodes
                     }
@@ -330,7 +342,7 @@ class GridTransport:
 
         from vergence.deployment.remote_clients import ClientLost
 
-        if awaited.reply.done() or not awaited.lock.acquire(blocking=False):
+        if not awaited.comes or not awaited.lock.acquire(blocking=False):
             return
         link = self.grid._runtime_client
         about = {"node": self.grid.node, "run_id": self.grid.run.run_id}
@@ -344,7 +356,8 @@ class GridTransport:
                     awaited.pause = min(2 * awaited.pause, LATEST)
                     awaited.due = time.monotonic() + awaited.pause
                     return
-                awaited.contents[part] = got.object_content
+                late = awaited.reply.cancelled()
+                awaited.contents[part] = b"" if late else got.object_content
             # A client that makes thousands of parts waits behind others for the rest of them.
             if len(missing) > AT_ONCE:
                 self.fetchers.submit(self._fetch, awaited)
@@ -353,6 +366,7 @@ class GridTransport:
             link.ConfirmMessageReceived(
                 ConfirmMessageReceivedRequest(**about, message_object_id=number)
             )
+            awaited.until = 0.0
         # A link that restarts raises all kinds of errors: the next look tries again.
         except Exception:
             return

@@ -23,12 +23,17 @@ PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 """Paths by which a node asks for messages, and announces an answer."""
 PART = "/v1/fleet/push-object"
 """Path by which a node sends one part of an answer that it has announced."""
+WANTED = "/v1/fleet/pull-object"
+"""Path by which a node asks for one part of a message."""
 FETCHED = "/v1/runtime/confirm-message-received"
 """Path by which the run says that it has fetched all parts of an answer."""
 # Every answer that is on its way is in this process's memory, some of it several times. Fewer would
 # not keep the link busy; with all of a round at once, its memory would grow with the cohort.
 PASSING = 8
-"""Number of nodes that send an answer at the same time; others wait for their turn."""
+"""Number of nodes that send an answer at the same time; others wait for their turn.
+
+As many other nodes receive a part of a message at the same time.
+"""
 TURN = 5.0
 """Seconds after which an answer that is still on its way makes room for another one."""
 HOLD = 10.0
@@ -41,6 +46,8 @@ TOO_LARGE = [(REASON.encode(), b"its answer is too large"), (b"content-length", 
 """Headers of the response to a part of an answer that is too large."""
 LATER = [(REASON.encode(), b"others send their answers now"), (b"content-length", b"0")]
 """Headers of the response to an announced answer whose turn has not come."""
+PIECE = 1 << 18
+"""Number of bytes of a part that are written to a connection at once."""
 SMALL = 64 << 10
 """Largest number of bytes of a request from which the node's number is read."""
 
@@ -62,6 +69,7 @@ class LongPollMiddleware:
             answer that have not arrived. The entry is removed when the node asks for its next
             message.
         turns: one for each node that may send an answer now.
+        receiving: one for each node that may receive a part of a message now.
         passing: public key of a node that sends an answer now -> name of the answer, and the timer
             that ends the node's turn.
         limit: largest number of bytes of a node's answer to one message; 0: no limit.
@@ -76,13 +84,16 @@ class LongPollMiddleware:
         self.noticed: dict[int, int] = {}
         self.count = 0
         self.missing_parts: dict[bytes, tuple[int, int]] = {}
-        self.turns = asyncio.Semaphore(PASSING)
+        self.turns, self.receiving = asyncio.Semaphore(PASSING), asyncio.Semaphore(PASSING)
         self.passing: dict[bytes, tuple[str, asyncio.TimerHandle]] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on to Flower, and pass the answer back, at once or later."""
         if scope["type"] == "lifespan":
             self.listen()
+        if scope["type"] == "http" and scope["path"] == WANTED:
+            await self.hand_out(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["path"] not in (PULL, PUSH, PART, FETCHED):
             await self.app(scope, receive, send)
             return
@@ -108,7 +119,7 @@ class LongPollMiddleware:
 
         # Before Flower sees an announcement, as it does not expect the same one twice. Whoever
         # forges one waits like all others, and loses the turn when Flower has refused it.
-        turn = await self.wait_for_turn() if scope["path"] == PUSH else None
+        turn = await self.wait_for_turn(self.turns) if scope["path"] == PUSH else None
         if scope["path"] == PUSH and turn is None:
             await refuse(send, 503, LATER)
             return
@@ -120,7 +131,7 @@ class LongPollMiddleware:
                 name = announced_in(bytes(sent)) if len(sent) <= SMALL else ""
                 self.record_turn(key, name, turn)
             elif turn is not None:
-                self.give_back(turn)
+                self.give_back(turn, self.turns)
         # Anything but 200 is no answer to a genuine node: held back, it would let anybody keep
         # connections open and pose as another node that waits.
         if answer and answer[0].get("status") == 200 and scope["path"] == FETCHED:
@@ -147,37 +158,63 @@ class LongPollMiddleware:
             self.received.pop(key, None)
         return not message
 
-    async def wait_for_turn(self) -> asyncio.TimerHandle | None:
+    async def hand_out(self, scope: Any, receive: Any, send: Any) -> None:
+        """Let Flower answer a node's request for a part, when it is the node's turn.
+
+        A part is in memory several times until its node has it, and all nodes of a round want the
+        same ones at once. After `HOLD` seconds the answer is that the part is not there yet.
+        """
+        from flwr.proto.message_pb2 import PullObjectResponse
+
+        turn = await self.wait_for_turn(self.receiving)
+        if turn is None:
+            later = PullObjectResponse(object_found=True).SerializeToString()
+            await refuse(send, 200, [(b"content-length", b"%d" % len(later))], later)
+            return
+
+        async def in_pieces(message: Any) -> None:
+            body = message.get("body", b"")
+            # The server waits before it writes the next piece to a connection that is full.
+            for at in range(0, len(body), PIECE):
+                await send({**message, "body": body[at : at + PIECE], "more_body": True})
+            await send({**message, "body": b""} if body else message)
+
+        try:
+            await self.app(scope, receive, in_pieces)
+        finally:
+            self.give_back(turn, self.receiving)
+
+    async def wait_for_turn(self, turns: asyncio.Semaphore) -> asyncio.TimerHandle | None:
         """Wait for a turn; return the timer that ends it, or None if none came in `HOLD` seconds.
 
-        The turn begins before the announcement has been read.
+        The turn begins before the request has been read.
         """
         try:
             async with asyncio.timeout(HOLD):
-                await self.turns.acquire()
+                await turns.acquire()
         except TimeoutError:
             return None
         # A client on a slow line, or one that never sends the rest of its announcement or a part,
         # must not keep others waiting.
-        return asyncio.get_running_loop().call_later(TURN, self.turns.release)
+        return asyncio.get_running_loop().call_later(TURN, turns.release)
 
-    def give_back(self, turn: asyncio.TimerHandle) -> None:
+    def give_back(self, turn: asyncio.TimerHandle, turns: asyncio.Semaphore) -> None:
         """End a turn, unless its timer has ended it."""
         if turn.when() > asyncio.get_running_loop().time():
             turn.cancel()
-            self.turns.release()
+            turns.release()
 
     def record_turn(self, key: bytes, name: str, turn: asyncio.TimerHandle) -> None:
         """Record that the node with this public key has a turn, for its answer with this name."""
         # Else a node could take all turns by announcing one answer again and again.
         if key in self.passing:
-            self.give_back(self.passing[key][1])
+            self.give_back(self.passing[key][1], self.turns)
         self.passing[key] = name, turn
 
     def end_turn(self, name: str) -> None:
         """Let the next node send its answer, if the answer with this name was still passing."""
         for key in [key for key, (passing, _) in self.passing.items() if passing == name]:
-            self.give_back(self.passing.pop(key)[1])
+            self.give_back(self.passing.pop(key)[1], self.turns)
 
     def expect_parts(self, key: bytes, node: int, answer: bytes) -> None:
         """Record how many parts of an announced answer will come.
