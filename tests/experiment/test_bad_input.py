@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 
 from tests.cli.commands import ONE, SEVERAL, run, vergence, write
+from vergence.core.local_training import LocalTraining
 from vergence.data.gaze_video.aria import SAMPLE as ARIA
 from vergence.data.saliency.osie import SAMPLE as OSIE
+from vergence.engine.asynchronous_aggregation import Delivery
+from vergence.engine.participation import Participation
+from vergence.engine.plan import Plan
 from vergence.errors import ConfigError
 from vergence.experiment.schema import load
+from vergence.experiment.table_binding import fitting
 
 PICTURES = """
 task       = { name = "gaze_map" }
@@ -123,6 +128,31 @@ def test_settings_that_nobody_means(tmp_path, change, words):
     assert len(said) < 1000 + len(str(tmp_path)) + 30
     for word in words:
         assert word in said
+
+
+HUGE = int("f" * 6000, 16)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Plan(rounds=HUGE),
+        lambda: Plan(rounds=10**18),
+        lambda: Plan(seeds=(0, -HUGE)),
+        lambda: Participation(gone={"p00": -HUGE}),
+        lambda: Participation(cohort=HUGE),
+        lambda: Delivery("fedbuff", replies=HUGE),
+        lambda: LocalTraining(epochs=HUGE),
+        lambda: fitting(str, HUGE),
+        lambda: fitting(int, [HUGE]),
+    ],
+)
+def test_numbers_that_no_machine_holds_are_refused_in_python_too(made):
+    """Python writes no number of more than 4300 digits, and so no message may have one."""
+    with pytest.raises(ConfigError) as caught:
+        made()
+    assert len(str(caught.value)) < 200
+    assert "\n" not in str(caught.value)
 
 
 def test_tables_in_tables_in_a_file(tmp_path):

@@ -17,6 +17,7 @@ from annotated_types import Gt
 
 from vergence.core.federation import Federation
 from vergence.core.method import Method
+from vergence.core.naming import shown_integer
 from vergence.core.options import NamedOptions, Share, check_ranges
 from vergence.core.randomness import RandomStream
 from vergence.data.io.delimited_text import detect_form, text_lines
@@ -60,7 +61,8 @@ class Participation(NamedOptions):
         for client, since in self.gone.items():
             if since < 0:
                 raise ConfigError(
-                    f"presence: gone.{client} must be a round, 0 or more; got {since}"
+                    f"presence: gone.{client} must be a round, 0 or more; got "
+                    f"{shown_integer(int(since))}"
                 )
         for client in self.back:
             if client not in self.gone:

@@ -138,6 +138,10 @@ def fitting(hint: Any, value: Any) -> Any:
         ConfigError: the value does not fit, is not finite, or is a whole number of more than 64
             bits. The message says what is wanted, and what was given.
     """
+    # TOML and Python have whole numbers of any size, which no other message could print.
+    for number in _numbers(value):
+        if isinstance(number, int) and not -WHOLE <= number < WHOLE:
+            raise ConfigError(f"must be below 2^63 = {WHOLE}; got {shown_integer(number)}")
     try:
         result = TypeAdapter(hint).validate_python(value)
     except (ValidationError, PydanticSchemaGenerationError):
@@ -145,12 +149,9 @@ def fitting(hint: Any, value: Any) -> Any:
     # Pydantic would accept "1" and true for the number 1.
     if _became_number(value, result):
         raise ConfigError(f"must be {wanted(hint)}; got {value!r}")
-    # TOML has nan, inf, and whole numbers of any size.
-    for number in _numbers(result):
-        if isinstance(number, float) and not math.isfinite(number):
-            raise ConfigError(f"must be finite; got {value!r}")
-        if isinstance(number, int) and not -WHOLE <= number < WHOLE:
-            raise ConfigError(f"must be below 2^63 = {WHOLE}; got {value!r}")
+    # TOML has nan and inf.
+    if not all(map(math.isfinite, _numbers(result))):
+        raise ConfigError(f"must be finite; got {value!r}")
     return result
 
 
