@@ -38,6 +38,7 @@ from vergence.errors import ConfigError, DataError, StateError
 from vergence.models.small_cnn import SmallCnnNet
 from vergence.privacy.inference import correlations
 from vergence.privacy.inference.correlations import WORD, SeededDraws
+from vergence.privacy.inference.ring import encode
 
 NAMES = ("a", "b", "c")
 PATIENCE = 20.0
@@ -788,6 +789,39 @@ def test_a_party_cannot_have_all_material_skipped(place, eyes):
     file.write_text(file.read_text().replace('"images": 20', '"images": 2000'))
     refused(place, eyes, f"a party that calls more than {AHEAD} images used", c=Greedy)
     assert {MaterialLedger(place / "parties" / name).next for name in "ab"} == {0}
+
+
+class Shifts(PredictionParty):
+    """A party that adds an angle of its choice to its share of the answer."""
+
+    async def compute_share(self, terms, lines, x, side_inputs):
+        return await super().compute_share(terms, lines, x, side_inputs) + encode(np.array(0.3))
+
+
+def test_a_party_can_shift_an_answer_by_what_it_likes(place, network, eyes):
+    """As docs/how-to/private_inference.md says: shares carry no proof, and nobody notices."""
+
+    async def main():
+        async with serving(*three(place, c=Shifts)):
+            return await ask(anna(place), *eyes, PATIENCE)
+
+    assert np.abs(asyncio.run(main()).values - 0.3 - wanted(network, eyes)).max() < 2e-5
+
+
+@pytest.mark.parametrize("start", [-1, 0.5, "0", True, 10**6, 10**3000])
+def test_a_question_about_impossible_material_is_refused_in_a_short_line(place, start):
+    """Digits of a client's number would otherwise fill the line that the party prints."""
+
+    async def main():
+        async with serving(*three(place)):
+            line, greeting = await dial(anna(place), "b", PATIENCE)
+            terms = Terms(anna(place).agreement.digest, new_nonce(), "anna", start, 1)
+            await line.send_record(anna(place).hello(greeting, "client", terms))
+            await line.receive(DATA, exact=16)
+
+    with pytest.raises(StateError, match=r"no Hello: terms\.start|no client of this") as refused:
+        asyncio.run(main())
+    assert len(str(refused.value)) < 200
 
 
 def test_a_stranger_cannot_stand_in_for_a_party(place):

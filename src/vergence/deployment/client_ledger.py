@@ -42,29 +42,37 @@ def check_plan(request: ClientRequest, plan: Plan, method: Method) -> None:
     """
     for message in (request.message, *request.then):
         done, turn = message.round, request.kind == "turn"
+        finishing = message.verb in method.finish_verbs
+        # In asynchronous delivery a message's round is the number of the client's turn, and a fast
+        # client takes more turns than there are rounds.
+        any_time = turn and plan.delivery.asynchronous and not finishing
+        last = plan.most_turns if any_time else plan.rounds
         # A server could otherwise go on asking after the run is over, and have as many replies of
         # each person as it likes.
-        if done > plan.rounds:
-            raise StateError(f"plan: round {done} is asked for, and this run has {plan.rounds}")
+        if not 0 <= done <= last:
+            raise StateError(f"plan: round {done} is asked for, and this run has {last}")
         # After the last round a method may ask what its finish asks, and no further training.
-        if turn and done == plan.rounds and message.verb not in method.finish_verbs:
+        if turn and done == last and not finishing:
             raise StateError(
                 f"plan: '{message.verb}' is asked for after the last round, and "
                 f"{registry_name(method)}.finish_verbs names "
                 f"{', '.join(method.finish_verbs) or 'none'}"
             )
         own = plan.progress(done) if turn else 0.0
+        # The version that the turn begins with is not known here, but there must be one.
+        if any_time and 0 <= request.progress < 1:
+            own = plan.progress(round(request.progress * plan.rounds))
         # Progress sets learning rates and other schedules: a wrong one, told to one client, would
-        # make its reply unlike the others'. In asynchronous delivery a message's round is the
-        # number of the client's turn, from which progress cannot be computed.
-        if request.progress != own and not plan.delivery.asynchronous:
+        # make its reply unlike the others'.
+        if request.progress != own:
             raise StateError(
                 f"plan: round {done} of {plan.rounds} is at progress {own:g}, and the server says "
                 f"{request.progress:g}"
             )
         # Each point is measured with another model: an unplanned one would let a server evaluate a
         # model of its choice on this person's data.
-        planned = plan.points_in(done) if turn else plan.points_at(done)
+        inside = plan.points_in(plan.rounds - 1 if any_time else done)
+        planned = inside if turn else plan.points_at(done)
         if not set(request.points) <= set(planned) or not (turn or request.points):
             raise StateError(
                 f"plan: after {plural(done, 'round')} {list(planned) or 'nothing'} is measured "

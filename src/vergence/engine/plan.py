@@ -5,6 +5,7 @@ Used in most packages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
@@ -216,6 +217,14 @@ class Plan(NamedOptions):
         """Return the evaluation points inside the turns of a round: P1, or none."""
         every = bool(self.evaluate_every)
         return ("P1",) if every and "P1" in self.points and self.evaluates(round + 1) else ()
+
+    @property
+    def most_turns(self) -> int:
+        """Largest number of turns that one client may take in asynchronous delivery."""
+        replies = self.delivery.replies if self.delivery.name == "fedbuff" else 1
+        # Turns whose replies are lost have numbers as well: twice as many as are expected.
+        more = 2 / (1 - self.presence.lost) if self.presence.lost else 1
+        return math.ceil(self.rounds * replies * more)
 
     @property
     def hands(self) -> int:

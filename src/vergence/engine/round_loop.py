@@ -411,7 +411,9 @@ def virtual_clock_for(
         if local.steps is not None:
             return local.steps * local.batch
         samples = known.get(client)
-        return local.epochs * (samples or len(federation.people[client].train))
+        # Clients elsewhere claim their numbers of samples: of none, a turn would take no time, and
+        # nobody else would ever be waited for.
+        return local.epochs * max(1, samples or len(federation.people[client].train))
 
     log = None if delivery.replay is None else read_log(delivery.replay, seed)
     return VirtualClock(delivery, plan.presence, stream, work, log)

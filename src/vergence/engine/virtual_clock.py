@@ -321,7 +321,11 @@ def read_log(path: Path | str, seed: int) -> dict[str, list[float]]:
         with Path(path).open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 if row["event"] == "sent" and int(row["seed"]) == seed:
-                    seconds.setdefault(row["client"], []).append(float(row["took"]))
+                    took = float(row["took"])
+                    # NaN would have no place in the order of arrivals, and time would go back.
+                    if not 0 <= took < math.inf:
+                        raise ValueError(f"a turn of '{row['client']}' takes {took:g} s")
+                    seconds.setdefault(row["client"], []).append(took)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is no log of events ({error}); give a run's events.csv") from None
     if not seconds:

@@ -38,6 +38,8 @@ AGREEMENT, PARTIES, LEDGER = "agreement.json", "parties.toml", "used.json"
 SEED, WEIGHTS, MATERIAL = "seed", "weights.npz", "material"
 CERTIFICATES, KEYS, CLIENTS = "certificates", "keys", "clients"
 """Subfolders: the parties' certificates, their public keys, and the clients' public keys."""
+MOST_DEALT = 100_000
+"""Largest number of images for which correlations may be dealt."""
 MOST_IMAGES = 64
 """Largest number of images in one question of a client."""
 # A malicious party or client can claim that more material was used than was: everybody skips it.
@@ -94,7 +96,7 @@ class Terms:
     agreement: ShortText
     session: ShortText
     client: ShortText
-    start: Annotated[int, Ge(0)]
+    start: Annotated[int, Ge(0), Le(MOST_DEALT)]
     images: Annotated[int, Ge(1), Le(MOST_IMAGES)]
 
 

@@ -30,6 +30,7 @@ from vergence.deployment.private_inference.agreement import (
     KEYS,
     LEDGER,
     MATERIAL,
+    MOST_DEALT,
     SEED,
     WEIGHTS,
     PredictionAgreement,
@@ -130,8 +131,8 @@ def check_arguments(
     check_ids([*parties, *clients], "private prediction")
     for address in parties.values():
         host_and_port(address)
-    if not 1 <= images <= 100_000:
-        raise ConfigError(f"private prediction: --images from 1 to 100000; got {images}")
+    if not 1 <= images <= MOST_DEALT:
+        raise ConfigError(f"private prediction: --images from 1 to {MOST_DEALT}; got {images}")
     if out.exists() and any(out.iterdir()):
         raise StateError(f"{out} is not empty; choose another --out")
 
