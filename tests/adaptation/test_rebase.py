@@ -11,6 +11,7 @@ from tests.cli.commands import run, vergence
 from tests.refusals import refuses
 from vergence.adaptation import rebase as rebasing
 from vergence.adaptation.adapted_run import adapt
+from vergence.adaptation.choice import is_better
 from vergence.adaptation.rebase import CROSS_VALIDATED, next_folder, rebase
 from vergence.core.data import Samples
 from vergence.data.own_samples import FILE, pack_samples
@@ -140,6 +141,28 @@ def test_a_model_that_answers_nan_changes_nothing(versions, me, tmp_path, monkey
     monkeypatch.setattr(rebasing, "_scores", lambda *_: {CROSS_VALIDATED: (1.0, float("nan"))})
     assert rebase(me, versions[1], tmp_path / "x").adapted is None
     assert not (tmp_path / "x").exists()
+
+
+def test_a_gain_by_chance_changes_nothing(versions, me, tmp_path, monkeypatch):
+    """A mean that fell by less than one standard error is no reason for another model."""
+    monkeypatch.setattr(rebasing, "is_better", lambda *_: False)
+    made = rebase(me, versions[1], tmp_path / "x")
+    assert made.adapted is None
+    assert all(after <= before for before, after in made.scores.values())
+
+
+def test_a_mean_must_fall_by_more_than_its_standard_error():
+    """Differences 1, 1, 1, 5: mean 2, error 1; Student's quantile at 3 degrees is 1.197.
+
+    Differences 1, 1, 1, 6: mean 2.25, error 1.25, times 1.197 below 2.25.
+    Differences 0, 0, 0, 4: mean 1, error 1: not more than 1.197.
+    """
+    assert is_better([0, 0, 0, 0], [1, 1, 1, 5])
+    assert is_better([0, 0, 0, 0], [1, 1, 1, 6])
+    assert not is_better([0, 0, 0, 0], [0, 0, 0, 4])
+    assert not is_better([1, 1, 1, 5], [0, 0, 0, 0])
+    assert not is_better([0, 0], [float("nan"), 1])
+    assert not is_better([1, 1], [1, 1])
 
 
 def test_folders_are_numbered(tmp_path):

@@ -552,6 +552,7 @@ def _provenance(
         "folds": choice.folds,
         "headline": trained.task.headline,
         "errors": finite(dict(choice.errors)),
+        "held_out": list(choice.held_out),
     }
 
 

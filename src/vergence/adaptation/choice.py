@@ -68,11 +68,14 @@ class AdaptationChoice:
             loss) for every way; NaN for one that diverged; empty where there are too few samples
             for cross-validation.
         folds: number of folds of the cross-validation.
+        held_out: error of the chosen way on each unit of samples that was left out, lower is
+            better: what the mean in `errors` is of. Empty without cross-validation.
     """
 
     way: str
     errors: Mapping[str, float]
     folds: int
+    held_out: tuple[float, ...] = ()
 
 
 def candidates(adapter: Adapter) -> list[str]:
@@ -123,7 +126,7 @@ def choose(
     block = block_numbers(len(size), of_video(adapter.labelled))
     needed = AGAINST_SHARED if first == SHARED else AGAINST_OTHERS
     way = simplest_way(losses, block, needed)
-    return AdaptationChoice(way, errors, int(fold.max()) + 1)
+    return AdaptationChoice(way, errors, int(fold.max()) + 1, tuple(losses[way].tolist()))
 
 
 def units(samples: Samples) -> NDArray[np.int64]:
@@ -196,6 +199,19 @@ def errors_by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDA
         return (total / count).numpy()
     each = torch.arange(len(samples)).split(1)
     return np.array([task.metrics(outputs[at], samples.subset(at))[task.headline] for at in each])
+
+
+def is_better(after: Sequence[float], before: Sequence[float]) -> bool:
+    """Return whether the mean loss fell by more than one standard error of the difference.
+
+    Args:
+        after: loss on each of two or more samples.
+        before: likewise, of the same samples in the same order.
+    """
+    change = np.array(before) - np.array(after)
+    wide = float(t.ppf(norm.cdf(AGAINST_SHARED), len(change) - 1))
+    # Written as "above", so that a NaN is no gain.
+    return bool(change.mean() > wide * change.std(ddof=1) / len(change) ** 0.5)
 
 
 def simplest_way(

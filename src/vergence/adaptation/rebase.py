@@ -23,6 +23,7 @@ from vergence.adaptation.adapted_run import (
     fit_person,
     open_source,
 )
+from vergence.adaptation.choice import is_better
 from vergence.adaptation.own_data import OwnData, Rows
 from vergence.data import own_samples
 from vergence.errors import ConfigError, StateError
@@ -45,7 +46,8 @@ class Rebased:
         version: number of the version that the new common model is for this person.
         metric: name of the metric of the scores.
         scores: scores on the person's samples, before and after, by how they were measured.
-        adapted: the new adaptation; None: it was worse on these samples, and nothing was written.
+        adapted: the new adaptation; None: it was not better on these samples, and nothing was
+            written.
     """
 
     earlier: Path
@@ -61,8 +63,9 @@ def rebase(
 ) -> Rebased:
     """Adapt a new common model to the person of an earlier adaptation, from the samples in it.
 
-    The new model is written only if it is not worse on these samples: in cross-validation on those
-    that were learned from, and on the others where there are some.
+    The new model is written only if it is better in cross-validation on the samples that were
+    learned from, by more than one standard error of the difference, and not worse on the others
+    where there are some. A common model that is hardly better is no reason to change a person's.
 
     Args:
         earlier: run directory that `adapt` or `rebase` wrote.
@@ -95,7 +98,11 @@ def rebase(
     version = record.get("version", 1) + 1
     made = None
     # Written as "not worse", so that a NaN is worse than any number.
-    if all(after <= before if lower else after >= before for before, after in scores.values()):
+    taken = all(after <= before if lower else after >= before for before, after in scores.values())
+    earlier_units, units = record.get("held_out", ()), fitted.choice.held_out
+    if CROSS_VALIDATED in scores and len(units) == len(earlier_units):
+        taken = taken and is_better(units, earlier_units)
+    if taken:
         names = ("run", "fingerprint", "version")
         before = {"folder": str(earlier), "model": run.results["fingerprint"][str(record["seed"])]}
         before |= {name: record[name] for name in names if name in record}
@@ -165,8 +172,8 @@ def show(made: Rebased, console: Console) -> None:
         console.print(line, soft_wrap=True, highlight=False)
     if made.adapted is None:
         text = (
-            f"{made.earlier} stays as it is: with the model in {made.common} it would be worse on "
-            "these samples; nothing is written"
+            f"{made.earlier} stays as it is: the model in {made.common} is not better for these "
+            "samples by more than one standard error; nothing is written"
         )
     else:
         folder, way = made.adapted.folder, made.adapted.choice.way

@@ -342,7 +342,7 @@ def adapt(
         data: an npz with the columns of the run's task, or the folder that the run's data set
             reads, with this person's samples.
         rebase: run directory of a new common model. The correction is fitted to it again, from the
-            samples in the folder, and written unless it is worse on them.
+            samples in the folder, and written only if it is better on them.
         out_: the new run directory, default `me`, with --rebase `me-2` after `me`; predict, export,
             verify, status and report take it.
         person: the person to adapt to, where the data hold several; for an npz, a name to give.
