@@ -101,6 +101,17 @@ ASKED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "SplitFed's defences together",
+        "splitfed/combined_eye_synthetic",
+        (
+            "DP-SGD at epsilon 0.5 raises no error",
+            "DP-SGD and noise together, as printed",
+            "with l = 0.03 and epsilon 8 of both halves",
+            "with l = 0.03 and epsilon 0.5 of both halves",
+            "noise of l = 0.03 leaves an attacker",
+        ),
+    ),
+    (
         "student of a white box, as printed",
         "pezsl/table5.2_cifar10_unseen",
         ("the white box's student is close to its teacher",),
