@@ -202,14 +202,14 @@ def errors_by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDA
 
 
 def is_better(after: Sequence[float], before: Sequence[float]) -> bool:
-    """Return whether the mean loss fell by more than one standard error of the difference.
+    """Return whether the mean loss fell by more than two standard errors of the difference.
 
     Args:
         after: loss on each of two or more samples.
         before: likewise, of the same samples in the same order.
     """
     change = np.array(before) - np.array(after)
-    wide = float(t.ppf(norm.cdf(AGAINST_SHARED), len(change) - 1))
+    wide = float(t.ppf(norm.cdf(AGAINST_OTHERS), len(change) - 1))
     # Written as "above", so that a NaN is no gain.
     return bool(change.mean() > wide * change.std(ddof=1) / len(change) ** 0.5)
 

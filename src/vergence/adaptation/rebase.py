@@ -64,7 +64,7 @@ def rebase(
     """Adapt a new common model to the person of an earlier adaptation, from the samples in it.
 
     The new model is written only if it is better in cross-validation on the samples that were
-    learned from, by more than one standard error of the difference, and not worse on the others
+    learned from, by more than two standard errors of the difference, and not worse on the others
     where there are some. A common model that is hardly better is no reason to change a person's.
 
     Args:
@@ -173,7 +173,7 @@ def show(made: Rebased, console: Console) -> None:
     if made.adapted is None:
         text = (
             f"{made.earlier} stays as it is: the model in {made.common} is not better for these "
-            "samples by more than one standard error; nothing is written"
+            "samples by more than two standard errors; nothing is written"
         )
     else:
         folder, way = made.adapted.folder, made.adapted.choice.way
