@@ -1,6 +1,6 @@
 """Setup of a run's protections: the hooks and checks that its table `privacy` asks for.
 
-Used in `deployment`, `engine`, `experiment`, `reports` and `studies`.
+Used in `deployment`, `engine`, `experiment` and `reports`.
 """
 
 from __future__ import annotations
