@@ -97,8 +97,7 @@ def init(
         address: HOST:PORT at which clients reach the server.
         out: a new directory for the folders.
         main: whether there is a main server for split learning.
-        keys: a folder with the public keys that the nodes made themselves; None: all keys, private
-            ones too, are made on this machine.
+        keys: folder with the public keys of all nodes; None: all keys are made on this machine.
         listen: address on which the server listens (see `diagnostics.listen_address`).
 
     Raises:

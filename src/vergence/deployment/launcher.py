@@ -289,6 +289,24 @@ def check_processes(group: ProcessGroup) -> None:
             )
 
 
+def check_can_join(folder: Path, side: ClientSide) -> None:
+    """Refuse a folder that nobody has compared with another client's, or that needs Linux.
+
+    Raises:
+        StateError: it is one of these.
+    """
+    if side.unconfirmed:
+        raise StateError(
+            f"{folder} came from the server's machine, which could name keys of its own in it: "
+            f"`vergence deploy admit {folder}` prints what to compare with another client"
+        )
+    if side.stays and not LOCAL:
+        raise StateError(
+            f"{folder} keeps work in memory between its tasks, which come over local sockets that "
+            "Linux alone has: join it on Linux (clients may be on any system)"
+        )
+
+
 def join(
     folder: Path,
     out: Console,
@@ -315,16 +333,7 @@ def join(
     """
     check_flower()
     side = accept(folder, client_settings(folder, data, person, people), accept_code)
-    if side.unconfirmed:
-        raise StateError(
-            f"{folder} came from the server's machine, which could name keys of its own in it: "
-            f"`vergence deploy admit {folder}` prints what to compare with another client"
-        )
-    if side.stays and not LOCAL:
-        raise StateError(
-            f"{folder} keeps work in memory between its tasks, which come over local sockets that "
-            "Linux alone has: join it on Linux (clients may be on any system)"
-        )
+    check_can_join(folder, side)
     port, tail = free_port(), folders.LogTail(folder)
     with process_group(folder, insecure) as group:
         check_mark(folder, side, restored)

@@ -265,27 +265,17 @@ def export(
     params, test = params_and_probe(trained, person)
     whole = assembled(trained.task, params, test.take(slice(0, 1)))
     window = check_shape(whole, test, shape)
-    metadata = {**about(trained, run, person, shape), **({"window": str(window)} if window else {})}
+    metadata = about(trained, run, person, shape) | ({"window": str(window)} if window else {})
     metadata |= pace(trained.experiment.dataset, test)
     cases = singles(test) if shape == DATA_SHAPE else list(shaped(whole, test, shape))
     data = converted(whole, cases[-1], metadata, shape)
-    session = opened_again(data)
-    difference = parity(whole, session, cases)
-    # Written as "not <=", so that a NaN is refused too.
-    if not difference <= TOLERANCE:
-        raise DataError(
-            f"the exported model differs from torch by {difference:.1e}, more than {TOLERANCE:g}; "
-            f"{out} is not written: please report it with the model's options"
-        )
+    session, difference = verified(whole, data, cases, out)
     reduction = None
     if precision != "float32":
         check_reducible(run, shape, precision)
         feeds = calibration_feeds(trained, whole, session) if precision == "int8 static" else ()
         full, data = data, reduced(data, precision, feeds)
-        before, session = session, opened_again(data)
-        difference = parity(whole, session, cases)
-        if difference == float("inf"):
-            raise DataError(f"the model answers NaN in {precision}; {out} is not written")
+        before, (session, difference) = session, verified(whole, data, cases, out, precision)
         people = (person,) if person is not None else trained.trained_on.clients
         reduction = compared(trained, whole, (before, session), (full, data), people)
     with replacing(out) as scratch:
@@ -293,6 +283,37 @@ def export(
     times = timed(whole, session, cases[0])
     made = Exported(out, names(session), difference, *times, precision, reduction)
     show(made, len(data), len(cases), console)
+    warn_of_owner(trained, person, console)
+    return made
+
+
+def verified(
+    whole: Exportable,
+    data: bytes,
+    cases: Sequence[Batch],
+    out: Path,
+    precision: Precision = "float32",
+) -> tuple[Any, float]:
+    """Return a session of a model, and the largest difference of its answers from torch's.
+
+    Raises:
+        DataError: it is more than 1e-5 in float32, or an answer is not finite.
+    """
+    session = opened_again(data)
+    difference = parity(whole, session, cases)
+    if precision != "float32" and difference == float("inf"):
+        raise DataError(f"the model answers NaN in {precision}; {out} is not written")
+    # Written as "not <=", so that a NaN is refused too.
+    if precision == "float32" and not difference <= TOLERANCE:
+        raise DataError(
+            f"the exported model differs from torch by {difference:.1e}, more than {TOLERANCE:g}; "
+            f"{out} is not written: please report it with the model's options"
+        )
+    return session, difference
+
+
+def warn_of_owner(trained: TrainedRun, person: str | None, console: Console) -> None:
+    """Print whose samples, prior or adaptation a file holds, so that it is not given away."""
     if person is not None and has_samples(trained):
         console.print(f"{SAMPLES_INSIDE} '{person}': give it to nobody else", soft_wrap=True)
     if trained.task.own_prior and person is not None:
@@ -301,7 +322,6 @@ def export(
         # The weights were fitted to one person's eyes, which they may reveal.
         text = f"adapted to '{trained.owner}', and tells of them: give it to nobody else"
         console.print(text, soft_wrap=True)
-    return made
 
 
 def packages() -> Any:

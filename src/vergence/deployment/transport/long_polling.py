@@ -87,6 +87,14 @@ class LongPollMiddleware:
         self.turns, self.receiving = asyncio.Semaphore(PASSING), asyncio.Semaphore(PASSING)
         self.passing: dict[bytes, tuple[str, asyncio.TimerHandle]] = {}
 
+    def _end_announcement(self, key: bytes, sent: bytes, turn: Any, answer: list[Any]) -> None:
+        """Record the turn of an announced answer, or give it back where Flower refused it."""
+        if answer and answer[0].get("status") == 200:
+            # Of an answer with very many parts the name is not read: its turn ends by itself.
+            self.record_turn(key, announced_in(sent) if len(sent) <= SMALL else "", turn)
+        else:
+            self.give_back(turn, self.turns)
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on to Flower, and pass the answer back, at once or later."""
         if scope["type"] == "lifespan":
@@ -126,12 +134,8 @@ class LongPollMiddleware:
         try:
             await self.app(scope, receive if scope["path"] == PART else receive_and_copy, hold_back)
         finally:
-            if turn is not None and answer and answer[0].get("status") == 200:
-                # Of an answer with very many parts the name is not read: its turn ends by itself.
-                name = announced_in(bytes(sent)) if len(sent) <= SMALL else ""
-                self.record_turn(key, name, turn)
-            elif turn is not None:
-                self.give_back(turn, self.turns)
+            if turn is not None:
+                self._end_announcement(key, bytes(sent), turn, answer)
         # Anything but 200 is no answer to a genuine node: held back, it would let anybody keep
         # connections open and pose as another node that waits.
         if answer and answer[0].get("status") == 200 and scope["path"] == FETCHED:
