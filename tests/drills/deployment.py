@@ -117,11 +117,20 @@ class Deployment:
         for folder in (self.server, *map(self.client, CLIENTS)):
             (folder / EXPERIMENT).write_text(tomli_w.dumps(table))
 
-    def run(self, *arguments: object, said: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start a command of `vergence deploy`; what it prints goes to a file."""
+    def run(
+        self,
+        *arguments: object,
+        said: Path | None = None,
+        before: Sequence[str] = (),
+        **environment: str,
+    ) -> subprocess.Popen[bytes]:
+        """Start a command of `vergence deploy`; what it prints goes to a file.
+
+        `before` comes before the command, as `ip netns exec NAME` does.
+        """
         with (said or self.folder / "said.txt").open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND, *map(str, arguments)],
+                [*before, sys.executable, "-c", COMMAND, *map(str, arguments)],
                 stdout=file,
                 stderr=file,
                 stdin=subprocess.DEVNULL,
@@ -130,18 +139,19 @@ class Deployment:
                     **os.environ,
                     "OMP_NUM_THREADS": "1",
                     "VERGENCE_STATE": str(self.folder / "user"),
+                    **environment,
                 },
             )
         self.started.append(process)
         return process
 
-    def serve(self) -> subprocess.Popen[bytes]:
+    def serve(self, **how: Any) -> subprocess.Popen[bytes]:
         """Start the server."""
-        return self.run("serve", self.server)
+        return self.run("serve", self.server, **how)
 
-    def join(self, name: str) -> subprocess.Popen[bytes]:
+    def join(self, name: str, **how: Any) -> subprocess.Popen[bytes]:
         """Start a client."""
-        return self.run("join", self.client(name))
+        return self.run("join", self.client(name), **how)
 
     def said(self) -> str:
         """Return what commands printed."""

@@ -1,7 +1,7 @@
 """What a deployment over Flower must survive, as a table: `make drills-flower`.
 
-    python -m tests.drills.flower_drills [attacks slow clients server client aggregator joins]
-        [--row right|wrong]
+    python -m tests.drills.flower_drills [attacks slow clients server client aggregator joins
+        upgrades networks machines] [--row right|wrong]
 
 Real processes on this machine, over TLS with node keys. Exit code 1 if any row fails.
 """
@@ -19,6 +19,9 @@ from tests.drills.deployment import CLIENTS, deployed, fedcpf, simulated
 from tests.drills.drilling import ROWS, Row, asked, printed
 from tests.drills.flower_aggregators import aggregator
 from tests.drills.joining import joins
+from tests.drills.machines import machines
+from tests.drills.networks import networks
+from tests.drills.upgrades import upgrades
 
 ROUNDS = 240
 """Rounds during which a server is attacked."""
@@ -75,6 +78,9 @@ DRILLS: dict[str, Callable[[], Iterator[Row]]] = {
     "client": flower_deaths.client,
     "aggregator": aggregator,
     "joins": joins,
+    "upgrades": upgrades,
+    "networks": networks,
+    "machines": machines,
 }
 
 

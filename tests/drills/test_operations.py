@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.drills import joining
+from tests.drills import joining, machines, networks, upgrades
 from tests.drills.deployment import CLIENTS, Deployment, deployed, fedcpf, simulated
 from vergence.deployment.diagnostics import connected
 
@@ -164,3 +164,13 @@ def test_a_client_that_is_added_in_mid_run(table, tmp_path):
     """Its keys are compared, and the bits are those of a person who was away until then."""
     said, good = joining.join_late(tmp_path, table)
     assert good, said
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@needs_flower
+@pytest.mark.parametrize("drill", [upgrades.upgrades, networks.networks, machines.machines])
+def test_an_operators_bad_day(drill):
+    """Other versions, broken links, wrong clocks, full disks: see the tables of the drills."""
+    assert [row for row in drill() if not row.good] == []

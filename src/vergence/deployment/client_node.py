@@ -180,7 +180,7 @@ class ClientNode:
         ):
             raise StateError(f"who asks '{self.client}' has no say in its layers")
         request = with_attachment(request, attachment, self.limit)
-        with self._one_process():
+        with self._one_process(), self._saving():
             run, at = "", request.message.round
             if self.mark is not None:
                 self.mark.check()
@@ -193,6 +193,18 @@ class ClientNode:
             if self.mark is not None:
                 self.mark.commit(run, at if request.kind == "turn" else -1)
             return answer
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Turn a file that cannot be written, a book of sums too, into a line for the operators."""
+        try:
+            with saving(self.folder):
+                yield
+        except Unsaved as error:
+            raise StateError(
+                f"'{self.client}' cannot save: {error.reason}; {error.mend} in {self.folder}, "
+                "until then its old state counts"
+            ) from None
 
     @contextmanager
     def _one_process(self) -> Iterator[None]:
@@ -234,16 +246,9 @@ class ClientNode:
             self._check_and_record(request)
             if request.kind == "turn" and self.admit_turn is not None:
                 self.admit_turn(request, sha)
-            try:
-                answer = self._framed_answer(request, key)
-                if turn:
-                    with saving(self.folder):
-                        write_whole(stored, mark, answer, lasting=self.runner.store.lasting)
-            except Unsaved as error:
-                raise StateError(
-                    f"'{self.client}' cannot save: {error.reason}; {error.mend} in {self.folder}, "
-                    "until then its old state counts"
-                ) from None
+            answer = self._framed_answer(request, key)
+            if turn:
+                write_whole(stored, mark, answer, lasting=self.runner.store.lasting)
         # Deleted only after the answer is stored, as it may have started from them. On a read-only
         # disk they stay; a later request names them again or finds them obsolete.
         with suppress(OSError):

@@ -230,24 +230,15 @@ def first_free_round(experiment: Experiment, run: Path) -> int:
     Raises:
         StateError: the run is finished, or has no such round.
     """
-    from vergence.engine.storage.run_directory import read_manifest
-    from vergence.experiment.run import folders_of
+    from vergence.deployment.server_run import unfinished_runs
 
-    every = experiment.plan.checkpoint_every
-    open_runs = [
-        folder
-        for folder in folders_of(experiment, run).values()
-        if not (folder / "results.json").exists()
-    ]
+    every, open_runs = experiment.plan.checkpoint_every, unfinished_runs(experiment, run)
     if not open_runs:
         raise StateError(f"{run} is finished: a new client needs a new `vergence deploy init`")
     # A server that was stopped repeats the rounds since its last checkpoint. In these rounds it
     # must ask the same clients: for others, no client opens a sum a second time.
-    begun = [
-        read_manifest(folder)["round"] + (1 if every == "auto" else every)
-        for folder in open_runs
-        if (folder / "state" / "checkpoint.json").exists()
-    ]
+    more = 1 if every == "auto" else every
+    begun = [manifest["round"] + more for manifest in open_runs.values() if manifest]
     begins = max(begun, default=0)
     if begins >= experiment.plan.rounds:
         raise StateError(f"{run} has no round left for a new client, of {experiment.plan.rounds}")

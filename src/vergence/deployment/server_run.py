@@ -54,8 +54,10 @@ from vergence.deployment.protocol import sample_count_fault
 from vergence.deployment.remote_clients import remote_people, remote_pool
 from vergence.deployment.resident_node import ResidentConnection
 from vergence.deployment.transport import flower
+from vergence.engine.code_digest import code_digest
 from vergence.engine.participation import COLUMNS
 from vergence.engine.round_loop import PoolFactory
+from vergence.engine.storage.run_directory import check_stamp, read_manifest
 from vergence.errors import PartialRun, StateError, VergenceError
 from vergence.experiment import checksums
 from vergence.experiment import provenance as stamp
@@ -162,6 +164,11 @@ class ServerRun:
             finished=self.finished,
             folder_stays=False,
         )
+        # Before anybody is waited for: clients of the old version would be refused one by one.
+        now = {"code": code_digest(), "torch": stamp.version("torch")}
+        for folder, manifest in unfinished_runs(experiment, out).items():
+            then = manifest.get("stamp", now)
+            check_stamp(folder, {what: then.get(what, "") for what in now}, now)
         self.registry.open()
         try:
             people = self.members(self.registry.gather(self.awaited()))
@@ -308,6 +315,18 @@ class ServerRun:
             "joined later, in round": dict(self.side.joins),
             **({"INSECURE": "nothing was encrypted"} if insecure else {}),
         }
+
+
+def unfinished_runs(experiment: Experiment, run: Path) -> dict[Path, Mapping[str, Any]]:
+    """Return the directory of each unfinished method of a run, with its checkpoint's manifest.
+
+    The manifest is empty if there is no checkpoint yet.
+    """
+    return {
+        folder: read_manifest(folder) if (folder / "state" / "checkpoint.json").exists() else {}
+        for folder in folders_of(experiment, run).values()
+        if not (folder / "results.json").exists()
+    }
 
 
 def with_joins(experiment: Experiment, file: Path, side: ServerSide) -> Experiment:

@@ -1,6 +1,7 @@
 """Digest of this package's source code.
 
-Used by `deployment.folders`, `engine.workers.ray_transfer` and `experiment.provenance`.
+Used by `deployment.folders`, `deployment.server_run`, `engine.workers.ray_transfer` and
+`experiment.provenance`.
 """
 
 from __future__ import annotations
