@@ -26,6 +26,7 @@ from typing import Any
 
 from tests.drills.deployment import CLIENTS, Deployment, deployed, fedcpf, simulated
 from tests.drills.drilling import Row
+from tests.drills.flower_deaths import LABEL, with_silence
 
 SERVER = "10.9.9.9"
 ROUNDS = 5
@@ -114,8 +115,13 @@ def links() -> Iterator[dict[str, Link]]:
 def finished(made: Deployment, served: Any, table: dict[str, Any]) -> tuple[str, bool]:
     """Wait for the end; say which turns were lost, and whether the bits are the simulator's."""
     ended = served.wait(200) == 0
-    lost = [row for row in made.table("turns.csv") if row["status"] != "ok"]
-    same = ended and made.fingerprints() == simulated(table, made.folder / "here")
+    turns = made.table("turns.csv")
+    lost = {(row["client"], int(row["round"])) for row in turns if row["status"] != "ok"}
+    if lost:
+        expected = {LABEL: {"0": with_silence(made, ROUNDS, lost)}}
+    else:
+        expected = simulated(table, made.folder / "here")
+    same = ended and made.fingerprints() == expected
     return f"{len(lost)} turns lost, fingerprint {'equal' if same else 'DIFFERENT'}", same
 
 
@@ -162,9 +168,35 @@ def interrupted(folder: Path) -> Row:
     )
 
 
+def vanished(folder: Path) -> Row:
+    """Let a client's packets vanish until the server stops; neither side is told."""
+    table = fedcpf(ROUNDS)
+    settings: dict[str, Any] = {"absent_s": 3.0, "answer_s": 10.0}
+    with links() as ways, deployed(folder, table, kind=Apart, **settings) as made:
+        served = made.serve()
+        for name in CLIENTS:
+            made.join(name)
+        made.until("round 1 of", 200)
+        ways["p01"].cut = True
+        stopped = served.wait(200)
+        # The fingerprint is over the states of all: a run cannot end without one of them.
+        reasons = ("no answer in 10 s", "'p01' did not say what its state is")
+        told = all(reason in made.events() for reason in reasons)
+        ways["p01"].cut, began = False, time.monotonic()
+        said, same = finished(made, made.serve(), table)
+        took = time.monotonic() - began
+    return Row(
+        "a half-open connection until the last round is over, answer_s = 10",
+        "each round ends; the server says whose state it lacks, and stops; then as if silent",
+        f"exit {stopped}, {'both reasons' if told else 'NO REASON'}; then {said}; {took:.0f} s",
+        same and told and stopped != 0 and not said.startswith("0 "),
+    )
+
+
 DRILLS: dict[str, Callable[[Path], Row]] = {
     "slow": slow_and_lossy,
     "interrupted": interrupted,
+    "vanished": vanished,
 }
 
 
