@@ -89,7 +89,8 @@ class LongPollMiddleware:
 
     def _end_announcement(self, key: bytes, sent: bytes, turn: Any, answer: list[Any]) -> None:
         """Record the turn of an announced answer, or give it back where Flower refused it."""
-        if answer and answer[0].get("status") == 200:
+        accepted = bool(answer) and answer[0].get("status") == 200
+        if accepted:
             # Of an answer with very many parts the name is not read: its turn ends by itself.
             self.record_turn(key, announced_in(sent) if len(sent) <= SMALL else "", turn)
         else:
