@@ -129,6 +129,18 @@ def test_a_new_client_among_made_up_ones_is_warned(made):
     assert settings(home(made, "p03"), ClientSide).unconfirmed
 
 
+def test_one_false_key_for_everybody_is_noticed_by_its_owner(made):
+    """The server gives all, p03 too, its own key as that of p03: all digests are equal."""
+    false = key_of_the_server(made, "p03")
+    shutil.copy(false, home(made, "p03") / "keys" / "p03.pub")
+    said = admit(home(made, "p00"), false, "")
+    with pytest.raises(
+        StateError, match=r"the key of 'p03' in .* is not the one that was made here"
+    ):
+        admit(home(made, "p03"), None, said)
+    assert settings(home(made, "p03"), ClientSide).unconfirmed
+
+
 def test_an_honest_addition_is_believed_by_all(made):
     said = {admit(home(made, name), own(made) / "p03.pub", "") for name in HONEST}
     assert said == {admit(home(made, "p03"), None, "")}
@@ -168,6 +180,7 @@ def test_another_run_has_another_digest(made):
         ({"privacy": {"aggregation": {"clients": 3}}}, True, "privacy.aggregation.clients"),
         ({"privacy": {"user": {"clip": 0.5, "noise": 4.0}}}, True, "the noise of privacy.user"),
         ({"privacy": {}, "presence": {"rhythm": True}}, True, "presence names the rounds"),
+        ({"privacy": {}, "presence": {"cohort": 2}}, True, "presence.cohort is a number"),
         ({"privacy": {}, "method": {"name": "smashed_average"}}, True, "asks all clients before"),
     ],
 )

@@ -36,6 +36,15 @@ def test_a_client_joins_after_every_round_that_may_have_begun(tmp_path):
         first_free_round(rounds(5), tmp_path)
 
 
+def test_without_checkpoints_nobody_joins_what_has_begun(tmp_path):
+    table = {**TABLE, "run": {"rounds": 3, "checkpoint_every": 0}}
+    assert first_free_round(check(table), tmp_path) == 0
+    start(check(table), tmp_path)
+    (tmp_path / "results.json").unlink()
+    with pytest.raises(StateError, match="checkpoint_every = 0"):
+        first_free_round(check(table), tmp_path)
+
+
 def test_until_then_it_is_not_asked(tmp_path):
     side = ServerSide(("a", "b"), "127.0.0.1:9", "run", joins={"b": 2})
     experiment = rounds(3)

@@ -127,6 +127,21 @@ def test_who_says_nothing_is_closed_in_time(served, reader, monkeypatch):
     assert closed(reader(served.port, b""))
 
 
+def test_a_drip_of_bytes_is_closed_in_time(served, reader, monkeypatch):
+    """The limit of a socket counts from byte to byte; here a byte comes every 0.1 s."""
+    monkeypatch.setattr(gaze_socket, "PATIENCE_S", 0.5)
+    slow = reader(served.port, b"")
+    until = time.monotonic() + 20
+    ended = False
+    while not ended and time.monotonic() < until:
+        try:
+            slow.sendall(b"x")
+        except OSError:
+            ended = True
+        time.sleep(0.1)
+    assert ended
+
+
 def test_a_reader_that_does_not_read_costs_no_frame(served, reader):
     reader(served.port, served.token.encode() + b"\n")
     joined(served)

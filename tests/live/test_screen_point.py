@@ -104,6 +104,31 @@ def test_files_that_are_no_calibration_are_refused_in_a_line(tmp_path):
         fitted_screen(odd, model)
 
 
+def test_other_files_are_refused_in_a_line_too(tmp_path):
+    model = open_model(write_model(tmp_path / "m.onnx", BIASED, "gaze_angle"))
+    np.save(tmp_path / "one.npy", np.zeros(9))
+    whole = calibration(tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "damaged.npz").write_bytes(whole[:200] + b"\xff" * 40 + whole[240:])
+    empty = {name: np.zeros((0, *row)) for name, row in _rows().items()}
+    calibration(tmp_path / "empty.npz", **empty)
+    calibration(tmp_path / "words.npz", target_mm=np.full((9, 2), "left"))
+    for name in ("one.npy", "damaged.npz", "empty.npz", "words.npz"):
+        with pytest.raises(DataError, match=r"is no calibration|lacks the column"):
+            fitted_screen(tmp_path / name, model)
+
+
+def _rows():
+    return {
+        "image": (1, 36, 60),
+        "pose": (2,),
+        "side": (),
+        "target": (),
+        "target_mm": (2,),
+        "centre_mm": (3,),
+        "rotation": (3, 3),
+    }
+
+
 def test_maps_have_no_points(tmp_path):
     model, video = write_model(tmp_path / "m.onnx", STREAM), dots(tmp_path / "d.mp4", 2)
     words = ("live", model, "--camera", video, "--headless")

@@ -208,6 +208,11 @@ def refuse_addition(experiment: Experiment, side: ServerSide, keys: Path | None)
         (side.main, "a main server and its clients exchange keys at the start"),
         (plan.privacy.user is not None, "the noise of privacy.user was made for fewer clients"),
         (presence.trace or presence.rhythm, "presence names the rounds of each client already"),
+        (
+            isinstance(presence.cohort, int),
+            "presence.cohort is a number of clients: rounds that are repeated would ask others; "
+            "give the share of clients in a new experiment",
+        ),
         (setup, f"method '{setup[0] if setup else ''}' asks all clients before the first round"),
         (
             sums is not None and (sums.clients or 0) <= len(side.clients),
@@ -235,6 +240,11 @@ def first_free_round(experiment: Experiment, run: Path) -> int:
     every, open_runs = experiment.plan.checkpoint_every, unfinished_runs(experiment, run)
     if not open_runs:
         raise StateError(f"{run} is finished: a new client needs a new `vergence deploy init`")
+    if every == 0 and any(run.rglob("turns.csv")):
+        raise StateError(
+            "run.checkpoint_every = 0: a server that was stopped begins anew, so no client can be "
+            "added once a round has begun"
+        )
     # A server that was stopped repeats the rounds since its last checkpoint. In these rounds it
     # must ask the same clients: for others, no client opens a sum a second time.
     more = 1 if every == "auto" else every
@@ -257,11 +267,11 @@ def admit(folder: Path, key: Path | None, roster: str) -> str:
         The digest of all keys that this folder then trusts.
 
     Raises:
-        StateError: the digest is another one, the key's name is known already, or there are no
-            secure sums.
+        StateError: the digest is another one, the key's name is known already, the folder has a key
+            under its own name that is not its own, or there are no secure sums.
         ConfigError: a file holds no public key, or its name cannot be a client's.
     """
-    from vergence.deployment.keys import PARTIES, known_keys, roster_digest
+    from vergence.deployment.keys import PARTIES, genuine, known_keys, roster_digest, signer
 
     side = folders.settings(folder, ClientSide)
     known = {
@@ -271,6 +281,14 @@ def admit(folder: Path, key: Path | None, roster: str) -> str:
     }
     if not known:
         raise StateError(f"{folder} trusts no other client's key: only secure sums need this")
+    # The server that wrote this folder could have given the same false key to everybody: then all
+    # digests are equal, and it answers in this node's place.
+    mine, said = f"{PARTIES if side.adds else 'keys'}/{side.client}", secrets.token_bytes(32)
+    if mine not in known or not genuine(known[mine], said, signer(folder / NODE)(said)):
+        raise StateError(
+            f"the key of '{side.client}' in {folder} is not the one that was made here: the "
+            "server's machine gave out another; do not go on before you know who changed it"
+        )
     if key is not None:
         name = checked_name(key.stem)
         # Whoever could replace a key could answer in another client's place.

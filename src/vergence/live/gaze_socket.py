@@ -11,7 +11,9 @@ from __future__ import annotations
 import hmac
 import json
 import math
+import os
 import secrets
+import socket
 import socketserver
 import threading
 import time
@@ -37,8 +39,12 @@ class _Reader(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         server, lines = self.server, Queue[bytes | None](WAITING)
         assert isinstance(server, _Server)
+        # The time limit of a socket is for each byte: a drip of bytes would hold the place.
+        late = threading.Timer(PATIENCE_S, self.connection.shutdown, (socket.SHUT_RDWR,))
+        late.start()
         try:
             said = self.rfile.readline(LONGEST_LINE).strip()
+            late.cancel()
             # A page in a browser can also send to this port: without the token it gets nothing.
             if not hmac.compare_digest(said, server.token.encode()):
                 return
@@ -49,6 +55,7 @@ class _Reader(socketserver.StreamRequestHandler):
         except OSError:
             return  # the reader is gone, or does not read
         finally:
+            late.cancel()
             if lines in server.readers:
                 server.readers.remove(lines)
 
@@ -56,7 +63,9 @@ class _Reader(socketserver.StreamRequestHandler):
 class _Server(socketserver.ThreadingTCPServer):
     """Server of this computer alone; readers that are refused get nothing."""
 
-    daemon_threads, block_on_close, allow_reuse_address = True, False, True
+    daemon_threads, block_on_close = True, False
+    # On Windows this would let another program take the port, too, and collect tokens.
+    allow_reuse_address = os.name != "nt"
 
     def __init__(self, port: int, header: bytes) -> None:
         self.token, self.header = secrets.token_urlsafe(16), header

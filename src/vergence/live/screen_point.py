@@ -5,6 +5,7 @@ Used by `live.command`.
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -67,20 +68,21 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             f"{path} lacks the column {first_line(error)}: write it again with `vergence live "
             "--calibrate`"
         ) from None
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path} is no calibration ({first_line(error)}): write one with `vergence live "
             "--calibrate`"
         ) from None
     count = len(table["target"]) if table["target"].ndim else 0
     for name, row in NEEDED.items():
-        shape = table[name].shape
-        if len(shape) != 1 + len(row) or any(
-            want not in (None, has) for want, has in zip((count, *row), shape, strict=True)
-        ):
+        shape, kind = table[name].shape, table[name].dtype
+        fits = len(shape) == 1 + len(row) and all(
+            want in (None, has) for want, has in zip((count, *row), shape, strict=True)
+        )
+        if not (count and fits and np.issubdtype(kind, np.number)):
             raise DataError(
-                f"{path} is no calibration (its column {name} has the shape {shape}): write one "
-                "with `vergence live --calibrate`"
+                f"{path} is no calibration (its column {name} is {kind} of the shape {shape}): "
+                "write one with `vergence live --calibrate`"
             )
     return table
 
