@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -11,8 +12,8 @@ from tests.cli.commands import run, vergence
 from tests.refusals import refuses
 from vergence.adaptation import rebase as rebasing
 from vergence.adaptation.adapted_run import adapt
-from vergence.adaptation.choice import is_better
-from vergence.adaptation.rebase import CROSS_VALIDATED, next_folder, rebase
+from vergence.adaptation.choice import block_numbers, is_better
+from vergence.adaptation.rebase import CROSS_VALIDATED, VIDEO_BLOCKS, next_folder, rebase
 from vergence.core.data import Samples
 from vergence.data.own_samples import FILE, pack_samples
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
@@ -173,6 +174,35 @@ def test_a_mean_must_fall_by_more_than_two_standard_errors():
     assert not is_better([4, 4, 4, 8], [0, 0, 0, 0])
     assert not is_better([0, 0], [float("nan"), 1])
     assert not is_better([1, 1], [1, 1])
+
+
+def test_blocks_count_by_their_size_and_no_more_than_once():
+    """Differences 4, 4, 4, 8 in blocks of two: means 4 and 6, error 1, quantile 13.97."""
+    assert is_better([0] * 4, [4, 4, 4, 8])
+    assert not is_better([0] * 4, [4, 4, 4, 8], np.array([0, 0, 1, 1]))
+    # Blocks of one and of three samples: the mean is over samples, so the large loss decides.
+    assert not is_better([0] * 4, [9, -4, -4, -4], np.array([0, 1, 1, 1]))
+
+
+def test_equal_models_of_a_video_are_rarely_judged_better():
+    """Losses of neighbours are alike: 200 frames know far less than 200 independent samples."""
+    stream, count, draws = np.random.default_rng(0), 200, 2000
+    change = [stream.standard_normal(draws) / (1 - 0.95**2) ** 0.5]
+    for _ in range(count - 1):
+        change.append(0.95 * change[-1] + stream.standard_normal(draws))
+    block = block_numbers(count, True, VIDEO_BLOCKS)
+    alarms = [is_better(np.zeros(count), each, block) for each in np.stack(change, 1)]
+    assert np.mean(alarms) <= 0.08
+
+
+def test_blocks_of_a_video_reach_the_comparison(versions, me, tmp_path, monkeypatch):
+    blocks = []
+    monkeypatch.setattr(rebasing, "is_better", lambda *given: bool(blocks.append(given[2])))
+    rebase(me, versions[1], tmp_path / "x")
+    monkeypatch.setattr(rebasing, "of_video", lambda _: True)
+    rebase(me, versions[1], tmp_path / "x")
+    assert blocks[0].tolist() == list(range(20))
+    assert sorted(set(blocks[1].tolist())) == list(range(6))
 
 
 def test_folders_are_numbered(tmp_path):

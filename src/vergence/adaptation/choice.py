@@ -159,12 +159,13 @@ def of_video(samples: Samples) -> bool:
     return "frame_ids" in columns and (scene is None or bool((scene < 0).all()))
 
 
-def block_numbers(count: int, video: bool) -> NDArray[np.int64]:
+def block_numbers(count: int, video: bool, blocks: int = BLOCKS) -> NDArray[np.int64]:
     """Number of the block of each unit, for standard errors: neighbours of a video share a block.
 
-    Units that are not of a video are independent: each is a block of its own.
+    Units that are not of a video are independent: each is a block of its own. Those of a video form
+    at most `blocks` blocks.
     """
-    return np.arange(count) * min(count, BLOCKS) // count if video else np.arange(count)
+    return np.arange(count) * min(count, blocks) // count if video else np.arange(count)
 
 
 def fold_numbers(count: int) -> NDArray[np.int64]:
@@ -201,17 +202,27 @@ def errors_by_sample(task: Task, outputs: torch.Tensor, samples: Samples) -> NDA
     return np.array([task.metrics(outputs[at], samples.subset(at))[task.headline] for at in each])
 
 
-def is_better(after: Sequence[float], before: Sequence[float]) -> bool:
+def is_better(
+    after: Sequence[float], before: Sequence[float], block: NDArray[np.int64] | None = None
+) -> bool:
     """Return whether the mean loss fell by more than two standard errors of the difference.
 
     Args:
         after: loss on each of two or more samples.
         before: likewise, of the same samples in the same order.
+        block: number of the block of each sample, from 0, of two or more blocks; None: each sample
+            is its own block.
     """
     change = np.array(before) - np.array(after)
-    wide = float(t.ppf(norm.cdf(AGAINST_OTHERS), len(change) - 1))
+    block = np.arange(len(change)) if block is None else block
+    counts = np.bincount(block)
+    mean, blocks, weight = change.mean(), len(counts), counts / len(change)
+    # The mean is over samples, so a block counts by its size, as in `simplest_near_best`.
+    apart = weight * (np.bincount(block, change) / counts - mean)
+    error = ((apart**2).sum() * blocks / (blocks - 1)) ** 0.5
+    wide = float(t.ppf(norm.cdf(AGAINST_OTHERS), blocks - 1))
     # Written as "above", so that a NaN is no gain.
-    return bool(change.mean() > wide * change.std(ddof=1) / len(change) ** 0.5)
+    return bool(mean > wide * error)
 
 
 def simplest_way(
