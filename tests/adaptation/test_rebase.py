@@ -104,8 +104,34 @@ def test_a_worse_common_model_is_not_taken(versions, me, tmp_path):
 def test_all_samples_learned_from_are_judged_by_cross_validation_alone(versions, file, tmp_path):
     adapt(versions[0], file, tmp_path / "all")
     assert set(rebase(tmp_path / "all", versions[1]).scores) == {CROSS_VALIDATED}
+
+
+def test_without_cross_validated_errors_on_the_same_samples_nothing_is_taken(
+    versions, me, file, tmp_path
+):
+    """A mean that is not worse may be chance."""
     adapt(versions[0], file, tmp_path / "one", samples=1)
+    # The earlier record has no errors of single samples, or those of others; its mean is worse.
+    for name, errors in (("old", None), ("other", [90.0] * 19)):
+        folder = tmp_path / name
+        shutil.copytree(me, folder)
+        checksums.unseal(folder)
+        record = json.loads((folder / "provenance.json").read_text())
+        record["adapted"]["held_out"] = errors
+        if errors is None:
+            del record["adapted"]["held_out"]
+        (folder / "provenance.json").write_text(json.dumps(record))
+        checksums.seal(folder)
+    for name in ("one", "old", "other"):
+        made = rebase(tmp_path / name, versions[1])
+        if name != "one":
+            assert all(after <= before for before, after in made.scores.values())
+        assert (made.comparable, made.adapted) == (False, None)
+        assert not (tmp_path / f"{name}-2").exists()
     assert set(rebase(tmp_path / "one", versions[1]).scores) == {"on the other 59 samples"}
+    said = vergence("adapt", tmp_path / "one", "--rebase", versions[1])
+    assert said.code == 0, said.err
+    assert "from two or more samples: vergence adapt" in said.out
 
 
 def test_the_command_says_both_scores_and_what_is_next(versions, me, tmp_path):

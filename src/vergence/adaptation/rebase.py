@@ -51,6 +51,8 @@ class Rebased:
         scores: scores on the person's samples, before and after, by how they were measured.
         adapted: the new adaptation; None: it was not better on these samples, and nothing was
             written.
+        comparable: whether both models have cross-validated errors on the same samples. Without
+            them a gain may be chance, and nothing is written.
     """
 
     earlier: Path
@@ -59,6 +61,7 @@ class Rebased:
     metric: str
     scores: Scores
     adapted: Adaptation | None
+    comparable: bool = True
 
 
 def rebase(
@@ -69,6 +72,7 @@ def rebase(
     The new model is written only if it is better in cross-validation on the samples that were
     learned from, by more than two standard errors of the difference, and not worse on the others
     where there are some. A common model that is hardly better is no reason to change a person's.
+    One without cross-validated errors on the same samples is not taken.
 
     Args:
         earlier: run directory that `adapt` or `rebase` wrote.
@@ -103,16 +107,17 @@ def rebase(
     # Written as "not worse", so that a NaN is worse than any number.
     taken = all(after <= before if lower else after >= before for before, after in scores.values())
     earlier_units, units = record.get("held_out", ()), fitted.choice.held_out
-    if CROSS_VALIDATED in scores and len(units) == len(earlier_units):
+    comparable = CROSS_VALIDATED in scores and len(units) == len(earlier_units) > 1
+    if comparable:
         block = block_numbers(len(units), of_video(fitted.adapter.labelled), VIDEO_BLOCKS)
         taken = taken and is_better(units, earlier_units, block)
-    if taken:
+    if taken and comparable:
         names = ("run", "fingerprint", "version")
         before = {"folder": str(earlier), "model": run.results["fingerprint"][str(record["seed"])]}
         before |= {name: record[name] for name in names if name in record}
         history = {"version": version, "before": before, "scores": dict(scores)}
         made = fitted.write(out, history)
-    return Rebased(earlier, common, version, task.headline, scores, made)
+    return Rebased(earlier, common, version, task.headline, scores, made, comparable)
 
 
 def next_folder(folder: Path) -> Path:
@@ -174,7 +179,14 @@ def show(made: Rebased, console: Console) -> None:
         places = digits((before, after))
         line = f"{name} {where}: {number(after, places)}, before {number(before, places)}"
         console.print(line, soft_wrap=True, highlight=False)
-    if made.adapted is None:
+    if made.adapted is None and not made.comparable:
+        text = (
+            f"{made.earlier} stays as it is: it and the model in {made.common} have no "
+            "cross-validated errors on the same samples, so a gain may be chance; nothing is "
+            f"written. Adapt the new model from two or more samples: vergence adapt {made.common} "
+            "--data SAMPLES --out FOLDER"
+        )
+    elif made.adapted is None:
         text = (
             f"{made.earlier} stays as it is: the model in {made.common} is not better for these "
             "samples by more than two standard errors; nothing is written"
