@@ -231,7 +231,24 @@ def test_blocks_of_a_video_reach_the_comparison(versions, me, tmp_path, monkeypa
     assert sorted(set(blocks[1].tolist())) == list(range(6))
 
 
-def test_folders_are_numbered(tmp_path):
-    assert next_folder(tmp_path / "me") == tmp_path / "me-2"
-    assert next_folder(tmp_path / "me-2") == tmp_path / "me-3"
-    assert next_folder(tmp_path / "anna-left") == tmp_path / "anna-left-2"
+def test_folders_are_numbered_by_the_version_and_not_by_the_name(tmp_path):
+    """A number that is not the version may be another person's, or a date."""
+    names = [
+        ("me", 1, "me-2"),
+        ("me-2", 2, "me-3"),
+        ("anna-left", 1, "anna-left-2"),
+        ("wearer-12", 1, "wearer-12-2"),
+        ("wearer-12-2", 2, "wearer-12-3"),
+        ("wearer-12", 2, "wearer-12-2"),
+        ("wearer-1", 1, "wearer-1-2"),
+        ("2026-11-30", 1, "2026-11-30-2"),
+    ]
+    for name, version, after in names:
+        assert next_folder(tmp_path / name, version) == tmp_path / after
+
+
+def test_the_default_folder_of_a_numbered_person_is_their_own(versions, me, tmp_path):
+    shutil.copytree(me, tmp_path / "wearer-12")
+    made = rebase(tmp_path / "wearer-12", versions[1])
+    assert made.adapted is not None
+    assert made.adapted.folder == tmp_path / "wearer-12-2"

@@ -87,7 +87,7 @@ def rebase(
         StateError: a run is damaged or unfinished, the samples are gone, or `out` holds something.
     """
     run, record = _earlier_run(earlier)
-    out = next_folder(earlier) if out is None else out
+    out = next_folder(earlier, record.get("version", 1)) if out is None else out
     check_new_folder(out)
     own, rows = _stored_samples(earlier, record)
     source = open_source(common, own.person, seed)
@@ -120,11 +120,19 @@ def rebase(
     return Rebased(earlier, common, version, task.headline, scores, made, comparable)
 
 
-def next_folder(folder: Path) -> Path:
-    """Return the folder with the next number at its end: me-2 after me, me-3 after me-2."""
+def next_folder(folder: Path, version: int) -> Path:
+    """Return the folder of the next version: me-2 after me, me-3 after me-2.
+
+    A number at the end that is not the version belongs to the name: wearer-12 is a person, and
+    wearer-13 another, so that wearer-12-2 follows.
+
+    Args:
+        folder: folder of the earlier version.
+        version: its number, from 1.
+    """
     name, _, number = folder.name.rpartition("-")
-    if name and number.isdecimal():
-        return folder.with_name(f"{name}-{int(number) + 1}")
+    if name and version > 1 and number == str(version):
+        return folder.with_name(f"{name}-{version + 1}")
     return folder.with_name(f"{folder.name}-2")
 
 
