@@ -178,10 +178,29 @@ def test_bad_input_is_one_line(tmp_path):
     vergence("live", model, *quiet, "--record", below).complains(5, "cannot write", "r.csv")
     vergence("live", tmp_path, *quiet).complains(2, "no run directory")
     wanted = ("--calibrate", tmp_path / "me.npz")
-    vergence("live", model, *quiet, *wanted).complains(2, "--headless nothing")
+    vergence("live", model, *quiet, *wanted).complains(2, "leave out --headless")
     sized = ("--camera", video, *wanted, "--screen", "300x200")
     vergence("live", model, *sized).complains(2, "--calibrate is for models of eyes")
     vergence("live", model, "--camera", video, *wanted).complains(2, "--screen must be", "None")
+
+
+def test_calibration_names_all_options_that_it_does_not_use(tmp_path):
+    wanted = ("live", "m.onnx", "--calibrate", tmp_path / "me.npz", "--screen", "300x200")
+    unused = {
+        "--headless": (),
+        "--smooth": ("0",),
+        "--points": ("a.npz",),
+        "--serve": ("0",),
+        "--token": ("a",),
+        "--record": ("a.mp4",),
+        "--seconds": ("0",),
+        "--person": ("p01",),
+    }
+    for name, value in unused.items():
+        vergence(*wanted, name, *value).complains(2, f"leave out {name}")
+    every = [part for name, value in unused.items() for part in (name, *value)]
+    vergence(*wanted, *every).complains(2, f"leave out {', '.join(unused)}")
+    vergence(*wanted).complains(3, "no model at m.onnx")
 
 
 @pytest.mark.slow

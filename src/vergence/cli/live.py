@@ -72,6 +72,17 @@ def live(
         shown = OutputOptions(headless, record, seconds, smooth, points, serve, token)
         start(model, camera, out, played, eyes, shown, person, threads)
     else:
-        if headless:
-            raise ConfigError("--calibrate shows targets, and --headless nothing: leave one out")
+        _refuse_unused(headless, smooth, points, serve, token, record, seconds, person)
         collect(model, camera, out, calibrate, played, eyes, screen, samples)
+
+
+def _refuse_unused(*values: object) -> None:
+    """Refuse options that a calibration does not use, named in one line."""
+    names = "headless", "smooth", "points", "serve", "token", "record", "seconds", "person"
+    unused = [
+        f"--{n}" for n, v in zip(names, values, strict=True) if v is not None and v is not False
+    ]
+    if unused:
+        raise ConfigError(
+            f"--calibrate only shows targets and writes samples: leave out {', '.join(unused)}"
+        )
