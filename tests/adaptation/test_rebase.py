@@ -217,7 +217,7 @@ def test_equal_models_of_a_video_are_rarely_judged_better():
     for _ in range(count - 1):
         change.append(0.95 * change[-1] + stream.standard_normal(draws))
     block = block_numbers(count, True, VIDEO_BLOCKS)
-    alarms = [is_better(np.zeros(count), each, block) for each in np.stack(change, 1)]
+    alarms = [is_better([0.0] * count, each, block) for each in np.stack(change, 1).tolist()]
     assert np.mean(alarms) <= 0.08
 
 
