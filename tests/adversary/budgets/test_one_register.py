@@ -157,6 +157,55 @@ def test_a_picture_is_known_whatever_its_labels_are_and_one_that_all_saw_is_nobo
     assert not first["b"] & again["a"]
 
 
+def persons(study, **columns):
+    """Two people with two samples each, who have these columns; the first half is a's."""
+    people = study.load_data()
+    empty = replace(people.people["p00"].train, columns={}, banks={})
+    mine = {"a": slice(0, 2), "b": slice(2, 4)}
+    parts = {
+        who: replace(empty, columns={name: column[at] for name, column in columns.items()})
+        for who, at in mine.items()
+    }
+    return replace(people, people={who: Splits(part, part, part) for who, part in parts.items()})
+
+
+def test_a_few_measured_numbers_are_known_whatever_else_is_beside_them(study):
+    features = torch.rand(4, 6, generator=torch.Generator().manual_seed(1))
+    first = persons(study, x=features, gaze=torch.zeros(4, 2))
+    again = persons(study, x=features, gaze=torch.ones(4, 2), more=torch.rand(4))
+    first, again = (sample_digests(people, b"key") for people in (first, again))
+    assert first["a"] & again["a"]
+    assert first["b"] & again["b"]
+    assert not first["a"] & again["b"]
+    # Few whole numbers, such as answers to questions, are the same for many.
+    answers = [persons(study, x=torch.eye(4, 6).long(), y=torch.full((4,), y)) for y in (0, 1)]
+    first, again = (sample_digests(people, b"key") for people in answers)
+    assert not first["a"] & again["a"]
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5, math.nan])
+@pytest.mark.parametrize("bank", [False, True])
+def test_a_black_picture_makes_strangers_no_person(study, number, bank):
+    def seen(y):
+        dice = torch.Generator().manual_seed(int(10 * y))
+        rows = torch.rand(4, 5, 5, generator=dice)
+        rows[0] = number
+        labels = torch.full((4, 2), y)
+        if not bank:
+            return sample_digests(persons(study, x=rows, gaze=labels), b"key")
+        people = persons(study, at=torch.arange(4), gaze=labels)
+        parts = {
+            who: replace(s.train, banks={"image": SharedRows(rows, "at")})
+            for who, s in people.people.items()
+        }
+        people = replace(people, people={who: Splits(s, s, s) for who, s in parts.items()})
+        return sample_digests(people, b"key")
+
+    assert not seen(0.1)["a"] & seen(0.2)["a"]
+    assert seen(0.1)["a"] == seen(0.1)["a"]
+    assert len(seen(0.1)["a"]) == 3, "one picture and two whole samples"
+
+
 def test_a_run_counts_before_its_first_release(study, tmp_path):
     seen = []
     start(study, tmp_path / "a", RoundCallback(on_round=lambda _: seen.append(spent(study))))

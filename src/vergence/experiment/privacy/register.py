@@ -48,8 +48,9 @@ from vergence.privacy.secure_aggregation.masking import new_seed
 from vergence.system.file_locks import lock
 
 NAME, KEY = "register.sqlite", "register.key"
-LONG = 16
-"""Smallest number of values in a column's row that identify a person without the other columns."""
+LONG, LONG_FLOATS = 16, 4
+"""Smallest number of values in a column's row that identify a person without the other columns: of
+whole numbers, and of floating-point numbers, each of which says more."""
 GAUSSIAN = ("person", "lab", "sample")
 """Units whose charges are Gaussian noise; of other units, epsilons and deltas are added up."""
 TABLES = """
@@ -90,16 +91,23 @@ def sample_digests(people: Federation, key: bytes) -> dict[str, set[bytes]]:
 
     They are of each sample's whole row, and of every long value alone (such as a picture or one
     frame), so that other labels or further columns change no person. What several people have, such
-    as a picture that all of them saw, identifies nobody.
+    as a picture that all of them saw, identifies nobody, nor does a value that is one number
+    everywhere, such as a black picture.
     """
     known: dict[tuple[int, int], tuple[torch.Tensor, bytes]] = {}
+    constant: set[bytes] = set()
 
     def sha(data: bytes) -> bytes:
         # The first hash is fast, and the second one has a key.
         return keyed(key, quick_digest(data).encode())[:8]
 
     def shas(rows: torch.Tensor) -> list[bytes]:
-        return [sha(row.tobytes()) for row in rows.float().contiguous().numpy()]
+        every = [row.tobytes() for row in rows.float().contiguous().numpy()]
+        found = [sha(data) for data in every]
+        # Of bytes, as NaN equals nothing. Strangers have the same black picture.
+        pairs = zip(found, every, strict=True)
+        constant.update(one for one, data in pairs if data == data[:4] * (len(data) // 4))
+        return found
 
     def of_bank(rows: torch.Tensor, at: int) -> bytes:
         # People share banks, whose rows are read once; the tensor stays, and so its address.
@@ -114,7 +122,8 @@ def sample_digests(people: Federation, key: bytes) -> dict[str, set[bytes]]:
         for name in part.columns.keys() - {bank.by for bank in part.banks.values()}:
             column = part.columns[name]
             each = shas(column)
-            yield from each if column[:1].numel() >= LONG else ()
+            least = LONG_FLOATS if column.is_floating_point() else LONG
+            yield from each if column[:1].numel() >= least else ()
             for value, one in zip(values, each, strict=True):
                 value.append(one)
         for bank in part.banks.values():
@@ -130,6 +139,7 @@ def sample_digests(people: Federation, key: bytes) -> dict[str, set[bytes]]:
         who: {each for part in (s.train, s.val, s.test) if part.columns for each in digests(part)}
         for who, s in people.people.items()
     }
+    found = {who: mine - constant for who, mine in found.items()}
     owners = Counter(each for mine in found.values() for each in mine)
     return {
         who: {each for each in mine if owners[each] == 1} or mine for who, mine in found.items()
