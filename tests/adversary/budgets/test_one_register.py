@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -21,7 +22,14 @@ from vergence.core.data import SharedRows, Splits
 from vergence.core.serialization import quick_digest
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment.newcomers import PersonPart, find_held_out
-from vergence.experiment.privacy.register import KEY, NAME, keyed, sample_digests, sentences
+from vergence.experiment.privacy.register import (
+    KEY,
+    NAME,
+    TABLES,
+    keyed,
+    sample_digests,
+    sentences,
+)
 from vergence.experiment.run import RoundCallback, resume, start
 from vergence.experiment.schema import check, load
 from vergence.experiment.trained_run import verify
@@ -236,6 +244,23 @@ def test_a_run_that_was_killed_counts_as_planned_until_it_ends(study, tmp_path):
     assert "does not know" not in spent(study)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+def test_a_run_that_was_killed_and_whose_log_lost_lines_counts_as_planned(study, tmp_path):
+    # In round 2, of which there is no checkpoint yet.
+    args = (KILLED.replace("round == 1", "round == 2"), tmp_path / "toy.toml", tmp_path / "a")
+    done = subprocess.run([sys.executable, "-c", *map(str, args)], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (log,) = (tmp_path / "a" / "state" / "privacy").glob("seed*.sums.csv")
+    assert len(ReleaseLog(log).entries) == 2
+    log.write_bytes(b"")
+    goes_on(tmp_path / "a")
+    assert len(ReleaseLog(log).entries) == ROUNDS - 1, "this attack would lower the sum"
+    assert epsilon(1) in spent(study)
+    # A further resume does not take it for whole either.
+    goes_on(tmp_path / "a")
+    assert epsilon(1) in spent(study)
+
+
 def goes_on(folder, *callbacks):
     resume(load(folder / "config.toml"), folder, *callbacks)
 
@@ -315,6 +340,22 @@ def test_a_register_that_was_deleted_is_not_one_that_says_nothing(home, study, t
         spent(study)
     with pytest.raises(StateError, match="key is missing"):
         start(study, tmp_path / "d")
+
+
+@pytest.mark.parametrize("crash", ["emptied", "connected", "tables"])
+def test_an_empty_register_is_not_a_new_one(home, study, tmp_path, crash):
+    """Cut to no bytes; or deleted, and whoever made it anew crashed before it said so."""
+    start(study, tmp_path / "a")
+    assert epsilon(1) in spent(study)
+    if crash == "emptied":
+        (home / NAME).write_bytes(b"")
+    else:
+        (home / NAME).unlink()
+        with closing(sqlite3.connect(home / NAME)) as base:
+            base.executescript(TABLES if crash == "tables" else "")
+        assert (home / NAME).exists()
+    assert "does not know all (a register before" in spent(study)
+    assert "does not know all (a register before" in spent(study), "it stays so"
 
 
 def test_a_damaged_register_and_a_folder_that_cannot_be_written_are_refused(home, study, tmp_path):

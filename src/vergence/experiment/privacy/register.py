@@ -8,7 +8,7 @@ do not matter. The key lies in a file of its own, so that a copy of the register
 tell whether somebody's sample is in it.
 
 A run counts as a whole before its first release, and with what its logs say once it ends. So a run
-that was killed counts as planned.
+that was killed counts as planned, also when it was resumed.
 
 Used by `experiment.run`, `experiment.validation`, `reports.ethics.facts`, `reports.explain`,
 `studies.sweep_budget` and `unlearning.forget`.
@@ -64,13 +64,13 @@ create table if not exists spent (
 create table if not exists runs (run blob primary key);
 """
 """`people` is a digest of one person's samples, `run` of a run's secret, `place` of its folder. A
-row that is `planned` stands while a run goes on, and stays if it is killed."""
+row that is `planned` stands while a run goes on, and stays for ever if it is killed."""
 # A folder that was put back from a copy has logs that forgot what was spent: the larger one counts.
 WRITE = """
 insert into spent values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (run, seed, place, people, unit, planned) do update
 set amount = excluded.amount, charges = excluded.charges where excluded.amount > amount"""
-END = "delete from spent where planned and run = ? and seed = ? and place = ?"
+PLANNED = "from spent where planned and run = ? and seed = ? and place = ?"
 # Of copies of one run, which have the same noise, the one that spent most counts. (SQLite takes
 # the other columns from the row with the maximum.)
 FIND = """
@@ -165,16 +165,17 @@ def opened() -> Iterator[tuple[sqlite3.Connection, bytes]]:
                     f"{key} is missing, without which {path} does not tell who it is about: put it "
                     "back, or move the register away; then a new one does not know what was spent"
                 )
-            lost = key.exists() and not path.exists()
-            if not key.exists():
+            had = key.exists()
+            if not had:
                 write_whole(key, new_seed(), lasting=True, secret=True)
             with closing(sqlite3.connect(path)) as base:
                 path.chmod(0o600)
                 base.executescript(TABLES)
-                begun = time.strftime("%Y-%m-%d", time.gmtime())
-                remember(base, "since", begun)
-                if lost:
-                    remember(base, "unknown", f"a register before {begun} was deleted")
+                # Not whether the file is there: a crash leaves an empty one.
+                if not base.execute("select 1 from about where name = 'since'").fetchone():
+                    begun = time.strftime("%Y-%m-%d", time.gmtime())
+                    lost = {"unknown": f"a register before {begun} was deleted"} if had else {}
+                    remember(base, since=begun, **lost)
                 yield base, key.read_bytes()
     except (OSError, sqlite3.Error) as error:
         raise StateError(
@@ -183,10 +184,10 @@ def opened() -> Iterator[tuple[sqlite3.Connection, bytes]]:
         ) from None
 
 
-def remember(base: sqlite3.Connection, name: str, value: str) -> None:
-    """Write a fact about the register, unless it has one of this name."""
+def remember(base: sqlite3.Connection, **facts: str) -> None:
+    """Write facts about the register, all or none, except those whose names it has."""
     with base:
-        base.execute("insert or ignore into about values (?, ?)", (name, value))
+        base.executemany("insert or ignore into about values (?, ?)", facts.items())
 
 
 class RegisteredRun:
@@ -202,6 +203,7 @@ class RegisteredRun:
         # Who is generated when used is nobody.
         self.people, self.budgets = people, budgets_of(plan) if here and not people.recipe else {}
         self._digests: dict[str, set[bytes]] = {}
+        self._killed: set[tuple[bytes, int, bytes]] = set()
 
     @contextmanager
     def counting(self, run: ProtectedRun) -> Iterator[None]:
@@ -240,7 +242,9 @@ class RegisteredRun:
             number = keyed(key, (folder / SECRET).read_bytes())
             at = number, run.task.seed, keyed(key, str(folder.resolve()).encode())
             if begun and not base.execute("select 1 from runs where run = ?", (number,)).fetchone():
-                remember(base, "unknown", "a run had begun of which it knew nothing")
+                remember(base, unknown="a run had begun of which it knew nothing")
+            if planned and base.execute(f"select 1 {PLANNED}", at).fetchone():
+                self._killed.add(at)
             with base:
                 base.execute("insert or ignore into runs values (?)", (number,))
                 for who, each in self._digests.items():
@@ -254,8 +258,9 @@ class RegisteredRun:
                     amounts = budget.delta, size, json.dumps(charges)
                     for people in [sets[who]] if who in sets else sets.values():
                         base.execute(WRITE, (*at, people, unit, planned, *amounts))
-                if not planned:
-                    base.execute(END, at)
+                # Who was killed before may have lost lines of the log: what was planned stays.
+                if not planned and at not in self._killed:
+                    base.execute(f"delete {PLANNED}", at)
 
 
 def keyed(key: bytes, *parts: bytes) -> bytes:
