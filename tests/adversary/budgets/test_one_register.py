@@ -1,5 +1,6 @@
 """What all runs on this machine spent on the same people: nothing makes the register forget it."""
 
+import json
 import math
 import os
 import re
@@ -26,7 +27,9 @@ from vergence.experiment.privacy.register import (
     KEY,
     NAME,
     TABLES,
+    Row,
     keyed,
+    largest,
     sample_digests,
     sentences,
 )
@@ -100,6 +103,16 @@ def test_runs_with_many_kinds_of_noise_are_bounded_together():
     exact, bound = by_accountant(kinds, DELTA), quick_epsilon(kinds, DELTA)
     assert exact < bound < 1.2 * exact
     assert quick_epsilon(kinds[:MANY], DELTA) == by_accountant(kinds[:MANY], DELTA)
+    # Whoever reads the number reads whether it is one.
+    charges = [(charge.noise, charge.rate, charge.steps) for charge in kinds]
+    rows = [Row(DELTA, 1.0, json.dumps([charge])) for charge in charges]
+    assert f"epsilon at most {bound:.3g} at" in largest("person", [rows])
+    assert "at most" not in largest("person", [rows[:MANY]])
+
+
+def test_a_bound_may_be_several_times_larger_where_little_was_spent():
+    kinds = [Charge(20.0 + number, 0.01, 1) for number in range(MANY + 1)]
+    assert quick_epsilon(kinds, DELTA) > 2 * by_accountant(kinds, DELTA)
 
 
 def test_two_seeds_and_methods_are_runs_of_their_own(tmp_path):

@@ -39,7 +39,7 @@ from vergence.engine.plan import Plan
 from vergence.engine.protections.built_in import BudgetedProtection, Spending, ledger_of
 from vergence.engine.protections.setup import protections
 from vergence.errors import StateError
-from vergence.privacy.dp.accounting import MOST, quick_epsilon
+from vergence.privacy.dp.accounting import MOST, is_bounded, quick_epsilon
 from vergence.privacy.folder_marks import VARIABLE, state_folder
 from vergence.privacy.hooks import ProtectedRun
 from vergence.privacy.release_log import FOLDER, secret_in
@@ -314,16 +314,16 @@ class Row(NamedTuple):
 
 def largest(unit: str, people: Sequence[Sequence[Row]]) -> str:
     """Return, in words, what was spent on the person on whom most was spent."""
-    found: dict[tuple[Row, ...], tuple[float, float]] = {}
+    found: dict[tuple[Row, ...], tuple[float, float, bool]] = {}
     # Most people have the same rows, and the accountant takes a second.
     for rows in {tuple(sorted(each)) for each in people}:
         if unit in GAUSSIAN:
             ledger = ledger_of(one for row in rows for one in parse_json(row.charges))
             delta = min(row.delta for row in rows)
-            found[rows] = quick_epsilon(ledger.charges, delta), delta
+            found[rows] = quick_epsilon(ledger.charges, delta), delta, is_bounded(ledger.charges)
         else:
-            found[rows] = sum(row.amount for row in rows), sum(row.delta for row in rows)
+            found[rows] = sum(row.amount for row in rows), sum(row.delta for row in rows), False
     rows = max(found, key=lambda each: found[each][0])
-    amount, delta = found[rows]
-    much = f"{amount:.3g}" if math.isfinite(amount) else f"over {MOST:g}"
+    amount, delta, bounded = found[rows]
+    much = f"{'at most ' * bounded}{amount:.3g}" if math.isfinite(amount) else f"over {MOST:g}"
     return f"epsilon {much} at delta {delta:g} per {unit}, in {plural(len(rows), 'run')}"

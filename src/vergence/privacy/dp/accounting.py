@@ -89,13 +89,18 @@ def epsilon(charges: Sequence[Charge], delta: float, by: Accountant = "prv") -> 
     return _counted(by, tuple(spent), delta)
 
 
+def is_bounded(charges: Sequence[Charge]) -> bool:
+    """Return whether `quick_epsilon` of these charges is a bound, and not epsilon itself."""
+    return len(charges) > MANY and any(charge.rate != 1 for charge in charges)
+
+
 def quick_epsilon(charges: Sequence[Charge], delta: float) -> float:
     """Return epsilon of all charges together, or a bound on it if they are of many kinds.
 
     Kinds of sampled noise take seconds each; of more than `MANY`, the bound by RDP is returned,
-    which was a tenth larger at most.
+    which may be several times larger where little was spent (see `is_bounded`).
     """
-    if len(charges) <= MANY or all(charge.rate == 1 for charge in charges):
+    if not is_bounded(charges):
         return epsilon(charges, delta)
     with warnings.catch_warnings():
         # Opacus warns where an order of RDP that it does not try might give a smaller bound.
