@@ -90,7 +90,7 @@ def booked(monkeypatch):
     asked = []
 
     class Book:
-        def __init__(self, charges):
+        def __init__(self, charges=()):
             self.charges = charges
 
         def epsilon(self, delta):

@@ -12,7 +12,7 @@ from vergence_papers.claims import Claim, Pair
 from vergence_papers.data_sets import DEFAULT, GROUNDS
 from vergence_papers.printed import HOME, numbers, paper, paper_tables, table_parts
 
-GOLDEN = "5fa87b1229b47bb48bf037523e4048bdd0f3463dc2eb80706741fa6cfc06fbf4"
+GOLDEN = "742034d4fbf2c13eeb8728d6fc343cafa4b228f9d43aaa70ce74928c3cb9d681"
 """SHA-256 of all tables and claims by id, as they were as code; a new one needs a reason."""
 SOUND = """
 source = "a paper"
