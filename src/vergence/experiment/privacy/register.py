@@ -104,7 +104,7 @@ def sample_digests(people: Federation, key: bytes) -> dict[str, set[bytes]]:
     def shas(rows: torch.Tensor) -> list[bytes]:
         every = [row.tobytes() for row in rows.float().contiguous().numpy()]
         found = [sha(data) for data in every]
-        # Of bytes, as NaN equals nothing. Strangers have the same black picture.
+        # Of bytes, as NaN equals nothing. Unrelated people have the same black picture.
         pairs = zip(found, every, strict=True)
         constant.update(one for one, data in pairs if data == data[:4] * (len(data) // 4))
         return found
