@@ -131,7 +131,7 @@ def test_a_drip_of_bytes_is_closed_in_time(served, reader, monkeypatch):
     """The limit of a socket counts from byte to byte; here a byte comes every 0.1 s."""
     monkeypatch.setattr(gaze_socket, "PATIENCE_S", 0.5)
     slow = reader(served.port, b"")
-    until = time.monotonic() + 20
+    until = time.monotonic() + 10
     ended = False
     while not ended and time.monotonic() < until:
         try:

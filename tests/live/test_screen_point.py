@@ -15,7 +15,7 @@ from vergence.live.calibration import CalibrationPlan
 from vergence.live.camera import CameraOptions
 from vergence.live.command import EyeOptions, OutputOptions, start
 from vergence.live.gaze_models import open_model
-from vergence.live.screen_point import fitted_screen
+from vergence.live.screen_point import NEEDED, fitted_screen
 
 PLAN = CalibrationPlan(300.0, 200.0)
 BIASED = """
@@ -109,24 +109,12 @@ def test_other_files_are_refused_in_a_line_too(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros(9))
     whole = calibration(tmp_path / "whole.npz").read_bytes()
     (tmp_path / "damaged.npz").write_bytes(whole[:200] + b"\xff" * 40 + whole[240:])
-    empty = {name: np.zeros((0, *row)) for name, row in _rows().items()}
+    empty = {name: np.zeros((0, *(size or 1 for size in row))) for name, row in NEEDED.items()}
     calibration(tmp_path / "empty.npz", **empty)
     calibration(tmp_path / "words.npz", target_mm=np.full((9, 2), "left"))
     for name in ("one.npy", "damaged.npz", "empty.npz", "words.npz"):
         with pytest.raises(DataError, match=r"is no calibration|lacks the column"):
             fitted_screen(tmp_path / name, model)
-
-
-def _rows():
-    return {
-        "image": (1, 36, 60),
-        "pose": (2,),
-        "side": (),
-        "target": (),
-        "target_mm": (2,),
-        "centre_mm": (3,),
-        "rotation": (3, 3),
-    }
 
 
 def test_maps_have_no_points(tmp_path):

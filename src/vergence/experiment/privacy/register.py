@@ -288,13 +288,13 @@ def sentences(plan: Plan, people: Callable[[], Federation]) -> list[str]:
     where = f"by this machine's register since {about['since']}"
     if "unknown" in about:
         where += f", which does not know all ({about['unknown']})"
-    found: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    by_unit: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for unit, who, *row in rows:
-        found[unit][who].append(Row(*row))
+        by_unit[unit][who].append(Row(*row))
     return [
         f"spent on these people so far, {where}: {largest(unit, [*each.values()])} "
         "(each seed is one); models without a budget, and other machines, are not in it"
-        for unit, each in found.items()
+        for unit, each in by_unit.items()
     ] or [f"spent on these people so far, {where}: nothing"]
 
 
@@ -314,16 +314,16 @@ class Row(NamedTuple):
 
 def largest(unit: str, people: Sequence[Sequence[Row]]) -> str:
     """Return, in words, what was spent on the person on whom most was spent."""
-    found: dict[tuple[Row, ...], tuple[float, float, bool]] = {}
+    totals: dict[tuple[Row, ...], tuple[float, float, bool]] = {}
     # Most people have the same rows, and the accountant takes a second.
     for rows in {tuple(sorted(each)) for each in people}:
         if unit in GAUSSIAN:
             ledger = ledger_of(one for row in rows for one in parse_json(row.charges))
             delta = min(row.delta for row in rows)
-            found[rows] = quick_epsilon(ledger.charges, delta), delta, is_bounded(ledger.charges)
+            totals[rows] = quick_epsilon(ledger.charges, delta), delta, is_bounded(ledger.charges)
         else:
-            found[rows] = sum(row.amount for row in rows), sum(row.delta for row in rows), False
-    rows = max(found, key=lambda each: found[each][0])
-    amount, delta, bounded = found[rows]
+            totals[rows] = sum(row.amount for row in rows), sum(row.delta for row in rows), False
+    rows = max(totals, key=lambda each: totals[each][0])
+    amount, delta, bounded = totals[rows]
     much = f"{'at most ' * bounded}{amount:.3g}" if math.isfinite(amount) else f"over {MOST:g}"
     return f"epsilon {much} at delta {delta:g} per {unit}, in {plural(len(rows), 'run')}"
