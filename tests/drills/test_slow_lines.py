@@ -53,7 +53,7 @@ class Slow(Grid):
     def __init__(self, answer, fate):
         super().__init__()
         self.answer, self.fate = answer, fate
-        self.there, self.late, self.count = {}, {}, 0
+        self.there, self.late, self.count, self.asked = {}, {}, 0, set()
         self.lock, self.dead = threading.Lock(), False
 
     def push_messages(self, messages):
@@ -82,9 +82,11 @@ class Slow(Grid):
     def pull_messages(self, numbers):
         if self.dead:
             raise ConnectionError("half open")
-        with self.lock:  # a link may hand out what nobody waits for any more
-            found, self.there = list(self.there.values()), {}
-        return found
+        # Flower's link hands out answers to the messages that it is asked for. This one hands out
+        # late answers, too: those for which nobody waits any more, but somebody once asked.
+        with self.lock:
+            self.asked.update(numbers)
+            return [self.there.pop(number) for number in self.asked & self.there.keys()]
 
 
 class Hasty(GridTransport):
