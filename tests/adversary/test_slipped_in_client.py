@@ -141,6 +141,28 @@ def test_one_false_key_for_everybody_is_noticed_by_its_owner(made):
     assert settings(home(made, "p03"), ClientSide).unconfirmed
 
 
+@pytest.mark.parametrize("node", ["p00", "north"])
+def test_one_false_key_from_the_start_is_noticed_where_its_owner_joins(node, tmp_path, monkeypatch):
+    """The server's machine, which makes all folders, gives everybody its own key as that of one."""
+    monkeypatch.setattr(launcher, "check_flower", lambda: None)
+    sums = {"name": "additive", "aggregators": ["north", "south"]}
+    table = {**TABLE, "privacy": {"aggregation": {**sums, "clients": 4}}}
+    public = tmp_path / "public"
+    for name in (*HONEST, "north", "south"):
+        make_key(tmp_path / "own" / name)
+        shutil.copytree(tmp_path / "own" / name / "public", public, dirs_exist_ok=True)
+    honest, false = tmp_path / "honest", tmp_path / "false"
+    folder_setup.init(check(table), HONEST, "127.0.0.1:9", honest, keys=public)
+    shutil.copy(key_of_the_server(tmp_path, node), public)
+    folder_setup.init(check(table), HONEST, "127.0.0.1:9", false, keys=public)
+    for out in (honest, false):
+        home = out / ("clients" if node in HONEST else "aggregators") / node
+        shutil.copy(tmp_path / "own" / node / "node", home)
+    launcher.check_can_join(honest / home.relative_to(false), settings(home, ClientSide))
+    with pytest.raises(StateError, match=rf"the key of '{node}' in .* is not the one that"):
+        launcher.join(home, None)
+
+
 def test_an_honest_addition_is_believed_by_all(made):
     said = {admit(home(made, name), own(made) / "p03.pub", "") for name in HONEST}
     assert said == {admit(home(made, "p03"), None, "")}

@@ -271,7 +271,7 @@ def admit(folder: Path, key: Path | None, roster: str) -> str:
             under its own name that is not its own, or there are no secure sums.
         ConfigError: a file holds no public key, or its name cannot be a client's.
     """
-    from vergence.deployment.keys import PARTIES, genuine, known_keys, roster_digest, signer
+    from vergence.deployment.keys import PARTIES, known_keys, refuse_false_key, roster_digest
 
     side = folders.settings(folder, ClientSide)
     known = {
@@ -281,14 +281,7 @@ def admit(folder: Path, key: Path | None, roster: str) -> str:
     }
     if not known:
         raise StateError(f"{folder} trusts no other client's key: only secure sums need this")
-    # The server that wrote this folder could have given the same false key to everybody: then all
-    # digests are equal, and it answers in this node's place.
-    mine, said = f"{PARTIES if side.adds else 'keys'}/{side.client}", secrets.token_bytes(32)
-    if mine not in known or not genuine(known[mine], said, signer(folder / NODE)(said)):
-        raise StateError(
-            f"the key of '{side.client}' in {folder} is not the one that was made here: the "
-            "server's machine gave out another; do not go on before you know who changed it"
-        )
+    refuse_false_key(folder, side)
     if key is not None:
         name = checked_name(key.stem)
         # Whoever could replace a key could answer in another client's place.

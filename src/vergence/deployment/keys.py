@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vergence.core.files import write_whole
+from vergence.deployment.folders import NODE, ClientSide
 from vergence.engine.secure_sum_attempts import PartyIdentity
 from vergence.errors import ConfigError, StateError
 from vergence.privacy.secure_aggregation.session import joined
@@ -194,6 +195,24 @@ def is_box_key(public: Path) -> bool:
 def known_keys(folder: Path, whose: str = "keys") -> dict[str, Path]:
     """Return the files of public keys in the subfolder `whose` of a folder, by their owner."""
     return {path.stem: path for path in sorted((folder / whose).glob("*.pub"))}
+
+
+def refuse_false_key(folder: Path, side: ClientSide) -> None:
+    """Refuse a folder with keys for secure sums that has another key under this node's own name.
+
+    The server's machine, which wrote the folder, could have given the same false key to everybody:
+    then all digests of keys are equal, and it answers in this node's place.
+
+    Raises:
+        StateError: the key under its name is not the node's own, or there is none.
+    """
+    own = folder / (PARTIES if side.adds else "keys") / f"{side.client}.pub"
+    said = os.urandom(32)
+    if not genuine(own, said, signer(folder / NODE)(said)):
+        raise StateError(
+            f"the key of '{side.client}' in {folder} is not the one that was made here: the "
+            "server's machine gave out another; do not go on before you know who changed it"
+        )
 
 
 def roster_digest(run: str, keys: Mapping[str, Path]) -> str:

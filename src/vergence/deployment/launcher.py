@@ -292,14 +292,20 @@ def check_processes(group: ProcessGroup) -> None:
 def check_can_join(folder: Path, side: ClientSide) -> None:
     """Refuse a folder that nobody has compared with another client's, or that needs Linux.
 
+    Refuse one with keys for secure sums, too, in which this node's own key is a false one.
+
     Raises:
         StateError: it is one of these.
     """
+    from vergence.deployment.keys import known_keys, refuse_false_key
+
     if side.unconfirmed:
         raise StateError(
             f"{folder} came from the server's machine, which could name keys of its own in it: "
             f"`vergence deploy admit {folder}` prints what to compare with another client"
         )
+    if known_keys(folder):
+        refuse_false_key(folder, side)
     if side.stays and not LOCAL:
         raise StateError(
             f"{folder} keeps work in memory between its tasks, which come over local sockets that "
