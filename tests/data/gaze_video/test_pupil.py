@@ -350,15 +350,22 @@ def test_neon_of_two_parts_and_what_is_refused(tmp_path):
     assert (one.id, two.id) == ("neon/ps1", "neon/ps2")
     assert (one.start_s, two.start_s) == (0, pytest.approx(0.04))
     assert one.session == two.session == "neon"
-    assert one.gaze.t_s == pytest.approx(np.arange(-1, 9) / 100)
-    assert two.gaze.t_s == pytest.approx(np.arange(-5, 5) / 100)
+    # Each sample is in one part. Those before the first and after the last video are in these.
+    assert one.gaze.t_s == pytest.approx(np.arange(-1, 4) / 100)
+    assert two.gaze.t_s == pytest.approx(np.arange(0, 5) / 100)
     assert two.frame_times_s == pytest.approx([0, 0.02, 0.04])
     lost, sure, jump = Event.UNTRACKED, Event.FIXATION, Event.SACCADE
-    assert one.gaze.event.tolist() == [
-        *(jump, jump, lost, lost, jump, sure, sure, lost, jump, jump)
-    ]
-    assert one.gaze.x[9] == pytest.approx(900 / 1600)
-    assert one.gaze.y[9] == pytest.approx(300 / 1200)
+    assert one.gaze.event.tolist() == [jump, jump, lost, lost, jump]
+    assert two.gaze.event.tolist() == [sure, sure, lost, jump, jump]
+    spans = [part.fixations.tolist() for part in (one, two) if part.fixations is not None]
+    assert spans == [[], [[0, pytest.approx(0.01)]]]
+    assert two.gaze.x[4] == pytest.approx(900 / 1600)
+    assert two.gaze.y[4] == pytest.approx(300 / 1200)
+    # By time and not by name: part 10 comes after part 2.
+    later = ns[8] + np.arange(2, dtype="<i8") * 10_000_000
+    (folder / "Neon Scene Camera v1 ps10.time").write_bytes(later.tobytes())
+    ids = [(part.id, len(part.gaze)) for part in pupil.read(folder)]
+    assert ids == [("neon/ps1", 5), ("neon/ps2", 4), ("neon/ps10", 1)]
     (folder / "worn ps2.raw").write_bytes(bytes(5))
     with pytest.raises(DataError, match="9 worn flags for 10 gaze samples"):
         pupil.read(folder)

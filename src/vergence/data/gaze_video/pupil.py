@@ -18,6 +18,8 @@ import ast
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +181,8 @@ def read_cloud(folder: Path, name: str, person: str) -> Recording:
 def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
     """Return the recordings of a native Neon folder: one per part of the scene video.
 
+    Each has the gaze and the fixations of its own time.
+
     Raises:
         DataError: the format version is not 2.x, or a raw and a time file differ in length.
     """
@@ -196,37 +200,45 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
     if (folder / "blinks.dtype").is_file():
         blinks, _ = _stream(folder, "blinks", _parts(folder, "blinks"))
         tracked &= ~_inside_intervals(ns, blinks["start_timestamp_ns"], blinks["end_timestamp_ns"])
-    event: NDArray[np.int8] | Event = Event.UNKNOWN
-    fixations_ns = None
+    event, fixations_ns = np.full(len(ns), Event.UNKNOWN, np.int8), None
     if (folder / "fixations.dtype").is_file():
         spans, _ = _stream(folder, "fixations", _parts(folder, "fixations"))
         spans = spans[spans["event_type"] == 1]
         fixations_ns = np.stack([spans["start_timestamp_ns"], spans["end_timestamp_ns"]], 1)
         event = label_fixations(ns, *fixations_ns.T)
-    scenes = sorted(folder.glob("Neon Scene Camera v1 ps*.time"))
-    if not scenes:
+    clocks = {
+        scene: _read_records(scene, np.dtype("<i8"))
+        for scene in sorted(folder.glob("Neon Scene Camera v1 ps*.time"))
+    }
+    if not clocks:
         raise DataError(
             f"{folder} has no 'Neon Scene Camera v1 ps1.time'; copy the recording again"
         )
-    out = []
-    for scene in scenes:
-        frames = _read_records(scene, np.dtype("<i8"))
+    for scene, frames in clocks.items():
         _need_frame_times(len(frames), scene)
+    scenes, out = sorted(clocks, key=lambda scene: int(clocks[scene][0])), list[Recording]()
+    first = clocks[scenes[0]][0]
+    # Files of gaze have parts of their own. A sample belongs to the video nearest in time.
+    edges = [(clocks[a][-1] + clocks[b][0]) // 2 for a, b in pairwise(scenes)]
+    part_of = partial(np.searchsorted, np.array(edges, np.int64), side="right")
+    for part, scene in enumerate(scenes):
+        frames = clocks[scene]
+        rows, times = part_of(ns) == part, (frames - frames[0]) * 1e-9
         gaze = Gaze.build(
             str(folder / "gaze"),
-            (ns - frames[0]) * 1e-9,
-            xy["x"] / NEON_SIZE[0],
-            xy["y"] / NEON_SIZE[1],
-            tracked=tracked,
-            event=event,
+            (ns[rows] - frames[0]) * 1e-9,
+            xy["x"][rows] / NEON_SIZE[0],
+            xy["y"][rows] / NEON_SIZE[1],
+            tracked=tracked[rows],
+            event=event[rows],
             sort=True,
         )
-        video = _scene_video(folder, scene.stem)
-        times = (frames - frames[0]) * 1e-9
-        start = float(frames[0] - _read_records(scenes[0], np.dtype("<i8"))[0]) * 1e-9
         where = name if len(scenes) == 1 else f"{name}/{scene.stem.rsplit(' ', 1)[-1]}"
-        fixations = None if fixations_ns is None else (fixations_ns - frames[0]) * 1e-9
-        out.append(Recording(where, person, gaze, video, times, name, start, fixations=fixations))
+        own = None
+        if fixations_ns is not None:
+            own = (fixations_ns[part_of(fixations_ns[:, 0]) == part] - frames[0]) * 1e-9
+        video, start = _scene_video(folder, scene.stem), float(frames[0] - first) * 1e-9
+        out.append(Recording(where, person, gaze, video, times, name, start, fixations=own))
     return out
 
 
