@@ -227,6 +227,34 @@ def test_a_black_picture_makes_strangers_no_person(study, number, bank):
     assert len(seen(0.1)["a"]) == 3, "one picture and two whole samples"
 
 
+CAMERA = torch.tensor([[0.9, 0, 0.5], [0, 1.2, 0.4], [0, 0, 1]])
+SETTINGS = {
+    "a camera's matrix": CAMERA.flatten().repeat(4, 1),
+    "its four numbers": torch.tensor([0.9, 1.2, 0.5, 0.4]).repeat(4, 1),
+    "a class": torch.eye(5)[[0, 1, 0, 1]],
+    "a place": torch.tensor([0.25, 0.25, 0.5, 0.5]).repeat(4, 1),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("of_one", [True, False])
+def test_equal_settings_make_strangers_no_person(study, name, of_one):
+    """Also where each data set has one person, so that nobody else there has them."""
+
+    def seen(seed):
+        dice = torch.Generator().manual_seed(seed)
+        made = persons(study, x=torch.rand(4, 6, generator=dice), setting=SETTINGS[name])
+        if of_one:
+            part = made.people["a"]
+            # A single sample for validation does not show what stands in several.
+            single, none = (part.val.subset(torch.arange(n)) for n in (1, 0))
+            made = replace(made, people={"a": Splits(part.train, single, none)})
+        return sample_digests(made, b"key")["a"]
+
+    assert not seen(1) & seen(2)
+    assert seen(1) == seen(1)
+
+
 def test_a_run_counts_before_its_first_release(study, tmp_path):
     seen = []
     start(study, tmp_path / "a", RoundCallback(on_round=lambda _: seen.append(spent(study))))

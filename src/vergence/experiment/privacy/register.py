@@ -27,9 +27,10 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from vergence.core.data import Samples
+from vergence.core.data import Splits
 from vergence.core.federation import Federation
 from vergence.core.files import make_durable_folder, open_for_append, parse_json, write_whole
 from vergence.core.naming import plural
@@ -51,6 +52,12 @@ NAME, KEY = "register.sqlite", "register.key"
 LONG, LONG_FLOATS = 16, 4
 """Smallest number of values in a column's row that identify a person without the other columns: of
 whole numbers, and of floating-point numbers, each of which says more."""
+MOST_ALIKE = 2
+"""A value whose number changes so often or less along its row, such as a black picture or a class
+as ones and zeros, identifies nobody."""
+SETTING = 64
+"""Smaller values that stand in several samples of a person are settings, such as a camera's matrix,
+which strangers may have, too."""
 GAUSSIAN = ("person", "lab", "sample")
 """Units whose charges are Gaussian noise; of other units, epsilons and deltas are added up."""
 TABLES = """
@@ -91,58 +98,61 @@ def sample_digests(people: Federation, key: bytes) -> dict[str, set[bytes]]:
 
     They are of each sample's whole row, and of every long value alone (such as a picture or one
     frame), so that other labels or further columns change no person. What several people have, such
-    as a picture that all of them saw, identifies nobody, nor does a value that is one number
-    everywhere, such as a black picture.
+    as a picture that all of them saw, identifies nobody. Nor does a value that is nearly one number
+    everywhere, such as a black picture, or one of few numbers that stands in several samples.
     """
-    known: dict[tuple[int, int], tuple[torch.Tensor, bytes]] = {}
-    constant: set[bytes] = set()
+    known: dict[tuple[int, int], tuple[torch.Tensor, bytes, bool]] = {}
 
     def sha(data: bytes) -> bytes:
         # The first hash is fast, and the second one has a key.
         return keyed(key, quick_digest(data).encode())[:8]
 
-    def shas(rows: torch.Tensor) -> list[bytes]:
-        every = [row.tobytes() for row in rows.float().contiguous().numpy()]
-        found = [sha(data) for data in every]
-        # Of bytes, as NaN equals nothing. Unrelated people have the same black picture.
-        pairs = zip(found, every, strict=True)
-        constant.update(one for one, data in pairs if data == data[:4] * (len(data) // 4))
-        return found
+    def shas(rows: torch.Tensor) -> list[tuple[bytes, bool]]:
+        # Also whether a value may identify somebody. As bits, as NaN equals nothing.
+        bits = rows.float().unsqueeze(-1).flatten(1).contiguous().numpy().view(np.int32)
+        changes = (bits[:, 1:] != bits[:, :-1]).sum(1)
+        return [(sha(row.tobytes()), n > MOST_ALIKE) for row, n in zip(bits, changes, strict=True)]
 
-    def of_bank(rows: torch.Tensor, at: int) -> bytes:
+    def of_bank(rows: torch.Tensor, at: int) -> tuple[bytes, bool]:
         # People share banks, whose rows are read once; the tensor stays, and so its address.
         place = rows.data_ptr(), at
         if place not in known:
-            known[place] = rows, shas(rows[at : at + 1])[0]
-        return known[place][1]
+            known[place] = rows, *shas(rows[at : at + 1])[0]
+        return known[place][1:]
 
-    def digests(part: Samples) -> Iterator[bytes]:
-        values: list[list[bytes]] = [[] for _ in range(len(part))]
-        # Numbers of rows in banks say nothing by themselves.
-        for name in part.columns.keys() - {bank.by for bank in part.banks.values()}:
-            column = part.columns[name]
-            each = shas(column)
-            least = LONG_FLOATS if column.is_floating_point() else LONG
-            yield from each if column[:1].numel() >= least else ()
-            for value, one in zip(values, each, strict=True):
-                value.append(one)
-        for bank in part.banks.values():
-            rows = part.columns[bank.by].unsqueeze(-1).flatten(1).tolist()
-            for value, places in zip(values, rows, strict=True):
-                each = [of_bank(bank.rows, at) for at in places]
-                yield from each
-                value += each
-        # Sorted, as names of columns may change.
-        yield from (sha(b"".join(sorted(value))) for value in values)
+    def digests(splits: Splits) -> set[bytes]:
+        found: set[bytes] = set()
+        short: dict[bytes, set[bytes]] = defaultdict(set)
+        for part in (part for part in vars(splits).values() if part.columns):
+            values: list[list[bytes]] = [[] for _ in range(len(part))]
+            few: list[tuple[int, bytes]] = []
+            # Numbers of rows in banks say nothing by themselves.
+            for name in part.columns.keys() - {bank.by for bank in part.banks.values()}:
+                column = part.columns[name]
+                each, size = shas(column), column[:1].numel()
+                if size >= (LONG_FLOATS if column.is_floating_point() else LONG):
+                    own = [(at, one) for at, (one, varied) in enumerate(each) if varied]
+                    few += own if size < SETTING else ()
+                    found |= {one for _, one in own if size >= SETTING}
+                for value, (one, _) in zip(values, each, strict=True):
+                    value.append(one)
+            for bank in part.banks.values():
+                rows = part.columns[bank.by].unsqueeze(-1).flatten(1).tolist()
+                for value, places in zip(values, rows, strict=True):
+                    each = [of_bank(bank.rows, at) for at in places]
+                    found |= {one for one, varied in each if varied}
+                    value += [one for one, _ in each]
+            # Sorted, as names of columns may change.
+            whole = [sha(b"".join(sorted(value))) for value in values]
+            found |= {*whole}
+            for at, one in few:
+                short[one].add(whole[at])
+        return found | {one for one, samples in short.items() if len(samples) == 1}
 
-    found = {
-        who: {each for part in (s.train, s.val, s.test) if part.columns for each in digests(part)}
-        for who, s in people.people.items()
-    }
-    found = {who: mine - constant for who, mine in found.items()}
-    owners = Counter(each for mine in found.values() for each in mine)
+    every = {who: digests(splits) for who, splits in people.people.items()}
+    owners = Counter(each for mine in every.values() for each in mine)
     return {
-        who: {each for each in mine if owners[each] == 1} or mine for who, mine in found.items()
+        who: {each for each in mine if owners[each] == 1} or mine for who, mine in every.items()
     }
 
 
