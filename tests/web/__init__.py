@@ -1,0 +1,1 @@
+"""Tests of models made for people who took no part."""
