@@ -159,7 +159,7 @@ def test_what_is_no_earlier_adaptation_is_refused(versions, me, tmp_path):
         rebase(me, versions[0], tmp_path / "x")
     with refuses("setting", "one person's", kind=ConfigError):
         rebase(me, me, tmp_path / "x")
-    for options, noun in (((), "neither"), (("--rebase", "v", "--data", "d"), "both")):
+    for options, noun in (((), "none"), (("--rebase", "v", "--data", "d"), "--data and --rebase")):
         said = vergence("adapt", me, *options)
         assert said.code == 2
         assert noun in said.err

@@ -170,7 +170,8 @@ def test_bad_input_is_one_line(tmp_path):
     quiet = ("--camera", video, "--headless")
     vergence("live", tmp_path / "no.onnx", *quiet).complains(3, "no model at")
     vergence("live", model, "--camera", "no.mp4").complains(3, "no camera or file no.mp4")
-    vergence("live", model, *quiet, "--person", "p01").complains(2, "--person is of a run")
+    vergence("live", model, *quiet, "--person", "p01").complains(2, "--person and --correction")
+    vergence("live", model, *quiet, "--correction", "c").complains(2, "are of a run")
     vergence("live", model, *quiet, "--landmarker", "x").complains(2, "--landmarker is for eyes")
     vergence("live", model, *quiet, "--record", "a.avi").complains(2, "written as .mp4", "a.avi")
     vergence("live", model, *quiet, "--record", video).complains(2, "is there already")
@@ -195,6 +196,7 @@ def test_calibration_names_all_options_that_it_does_not_use(tmp_path):
         "--record": ("a.mp4",),
         "--seconds": ("0",),
         "--person": ("p01",),
+        "--correction": ("c.json",),
     }
     for name, value in unused.items():
         vergence(*wanted, name, *value).complains(2, f"leave out {name}")

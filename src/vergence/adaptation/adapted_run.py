@@ -3,7 +3,7 @@
 The directory is that of a run of no rounds, whose network starts from the adapted model. So every
 command that reads a run also reads an adapted model.
 
-Used by `adaptation.rebase`, `api.finished_run` and `cli.runs`.
+Used by `adaptation.portable`, `adaptation.rebase`, `api.finished_run` and `cli.runs`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rich.text import Text
 from vergence.adaptation.choice import (
     FEWEST,
     PULLS,
+    SIMPLEST_FIRST,
     AdaptationChoice,
     candidates,
     choose,
@@ -248,13 +249,16 @@ class FittedPerson:
         return Adaptation(out, experiment, self.own.person, count, self.choice, others, errors)
 
 
-def fit_person(source: Source, own: OwnData, rows: Rows) -> FittedPerson:
+def fit_person(
+    source: Source, own: OwnData, rows: Rows, allowed: Collection[str] = SIMPLEST_FIRST
+) -> FittedPerson:
     """Choose a way to adapt a run's shared model to a person's samples, and fit it.
 
     Args:
         source: the run.
         own: the person's samples.
         rows: numbers of the samples to learn from.
+        allowed: ways to choose among, besides the shared model.
 
     Raises:
         ConfigError: the person took part in the run.
@@ -273,7 +277,8 @@ def fit_person(source: Source, own: OwnData, rows: Rows) -> FittedPerson:
     torch.set_num_threads(1)
     learned = torch.arange(len(rows))
     _check_answers(adapter, PersonalModel(adapter.start), "the shared model")
-    choice = choose(adapter, candidates(adapter), learned, stream)
+    ways = [way for way in candidates(adapter) if way in allowed]
+    choice = choose(adapter, ways, learned, stream)
     model = adapter.fit(choice.way, learned, stream)
     _check_answers(adapter, model, choice.way)
     return FittedPerson(own, rows, adapter, choice, model)

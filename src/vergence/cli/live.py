@@ -26,6 +26,7 @@ def live(
     headless: Flag = False,
     record: Path | None = None,
     person: str | None = None,
+    correction: Path | None = None,
     threads: int = 1,
     landmarker: Path | None = None,
     eye: Literal["left", "right"] = "left",
@@ -50,6 +51,8 @@ def live(
         headless: no window, statistics only.
         record: write what is drawn (.mp4), and gaze as .csv beside it.
         person: predict as this participant of a run directory; default as a newcomer.
+        correction: for a run directory: correction file of `vergence adapt --portable`, or of a
+            page of `vergence web`.
         threads: processor threads that the model may use.
         landmarker: MediaPipe's face landmarker (.task), for eyes of a face; default: one eye.
         eye: the eye that a camera before one eye shows.
@@ -67,18 +70,21 @@ def live(
     from vergence.live.command import calibrate as collect
 
     played = CameraOptions(realtime, loop, rate)
-    eyes = EyeOptions(landmarker, eye, distance)
+    eyes = EyeOptions(landmarker, eye, distance, correction)
     if calibrate is None:
         shown = OutputOptions(headless, record, seconds, smooth, points, serve, token)
         start(model, camera, out, played, eyes, shown, person, threads)
     else:
-        _refuse_unused(headless, smooth, points, serve, token, record, seconds, person)
+        _refuse_unused(headless, smooth, points, serve, token, record, seconds, person, correction)
         collect(model, camera, out, calibrate, played, eyes, screen, samples)
 
 
 def _refuse_unused(*values: object) -> None:
     """Refuse options that a calibration does not use, named in one line."""
-    names = "headless", "smooth", "points", "serve", "token", "record", "seconds", "person"
+    names = (
+        *("headless", "smooth", "points", "serve", "token", "record", "seconds"),
+        *("person", "correction"),
+    )
     unused = [
         f"--{n}" for n, v in zip(names, values, strict=True) if v is not None and v is not False
     ]

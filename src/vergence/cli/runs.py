@@ -329,6 +329,8 @@ def adapt(
     *,
     data: Path | None = None,
     rebase: Path | None = None,
+    from_: Annotated[Path | None, Parameter(name="--from")] = None,
+    portable: Flag = False,
     out_: Annotated[Path | None, Parameter(name="--out")] = None,
     person: str | None = None,
     samples: int | None = None,
@@ -343,6 +345,10 @@ def adapt(
             reads, with this person's samples.
         rebase: run directory of a new common model. The correction is fitted to it again, from the
             samples in the folder, and written only if it is better on them.
+        from_: a correction file, as --portable or a page of `vergence web` writes it, to make the
+            adapted run of; its samples must give its numbers.
+        portable: for gaze angles: choose among the ways that a web page computes, too, and write
+            the correction as correction.json into the new folder.
         out_: the new run directory, default `me`, with --rebase `me-2` after `me`; predict, export,
             verify, status and report take it.
         person: the person to adapt to, where the data hold several; for an npz, a name to give.
@@ -350,23 +356,29 @@ def adapt(
         seed: the seed of the run whose model is adapted; default its first. With --rebase, of the
             new common model.
     """
+    from vergence.adaptation import portable as portable_ways
     from vergence.adaptation import rebase as rebasing
     from vergence.adaptation.adapted_run import adapt as make
     from vergence.adaptation.adapted_run import show
-    from vergence.errors import ConfigError
 
-    if (data is None) == (rebase is None):
+    given = [f"--{n}" for n, v in (("data", data), ("rebase", rebase), ("from", from_)) if v]
+    if len(given) != 1:
         raise ConfigError(
-            f"adapt takes a run with --data, labelled samples, or a folder that adapt made with "
-            f"--rebase, a new common model; got {'neither' if data is None else 'both'}"
+            "adapt takes a run with --data, labelled samples, or --from, a correction file; or a "
+            "folder that adapt made with --rebase, a new common model; got "
+            f"{' and '.join(given) or 'none of them'}"
         )
+    if data is None and (samples is not None or portable):
+        raise ConfigError("--samples and --portable go with --data alone: the others have samples")
     if data is not None:
-        show(make(folder, data, out_ or Path("me"), person, samples, seed), out)
-        return
-    assert rebase is not None
-    if person is not None or samples is not None:
-        raise ConfigError("--person and --samples do not go with --rebase, whose folder has both")
-    rebasing.show(rebasing.rebase(folder, rebase, out_, seed), out)
+        way = portable_ways.adapt_portable if portable else make
+        show(way(folder, data, out_ or Path("me"), person, samples, seed), out)
+    elif from_ is not None:
+        show(portable_ways.adapt_from(folder, from_, out_ or Path("me"), person, seed), out)
+    elif rebase is not None:
+        if person is not None:
+            raise ConfigError("--person does not go with --rebase, whose folder names the person")
+        rebasing.show(rebasing.rebase(folder, rebase, out_, seed), out)
 
 
 @ask_for_trust

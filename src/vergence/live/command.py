@@ -38,11 +38,13 @@ class EyeOptions:
             is close to one eye and shows nothing else.
         side: which eye such a camera shows.
         distance_mm: distance from that eye to the screen.
+        correction: correction file of the person, for a run directory; None: no correction.
     """
 
     landmarker: Path | None = None
     side: Side = "left"
     distance_mm: float = 600.0
+    correction: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def start(
         DataError: there is no such model, or no such camera.
         PartialRun: the camera failed in mid-session; the recording up to then is complete.
     """
-    with _opened(model, person, threads) as found:
+    with _opened(model, person, threads, eyes.correction) as found:
         if isinstance(found, MapModel) and eyes.landmarker is not None:
             raise ConfigError(f"{model} draws maps of what a camera sees; --landmarker is for eyes")
         recording = served = None
@@ -194,19 +196,28 @@ def _view(
 
 
 @contextmanager
-def _opened(model: Path, person: str | None, threads: int) -> Iterator[MapModel | EyeModel]:
-    """Open a model file; a run directory is exported first."""
+def _opened(
+    model: Path, person: str | None, threads: int, correction: Path | None = None
+) -> Iterator[MapModel | EyeModel]:
+    """Open a model file; a run directory is exported first, with a person's correction if given."""
     if not model.is_dir():
-        if person is not None:
-            raise ConfigError("--person is of a run directory, and the model is a file")
+        if person is not None or correction is not None:
+            raise ConfigError(
+                "--person and --correction are of a run directory, and the model is a file"
+            )
         yield open_model(model, threads)
         return
+    if person is not None and correction is not None:
+        raise ConfigError("--person is of somebody who took part, --correction of somebody new")
+    from vergence.adaptation.portable import adapt_from
     from vergence.model_tools.onnx_export import export
 
     # Only the file is tested against torch, so a run directory goes through it too. The session
     # holds the model in memory, and the directory may go before the first frame.
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
+        if correction is not None:
+            model = adapt_from(model, correction, Path(folder) / "adapted").folder
         export(model, path, Console(quiet=True), person)
         exported = open_model(path, threads)
     yield exported
