@@ -197,6 +197,7 @@ def test_calibration_names_all_options_that_it_does_not_use(tmp_path):
         "--seconds": ("0",),
         "--person": ("p01",),
         "--correction": ("c.json",),
+        "--threads": ("2",),
     }
     for name, value in unused.items():
         vergence(*wanted, name, *value).complains(2, f"leave out {name}")

@@ -75,7 +75,8 @@ def live(
         shown = OutputOptions(headless, record, seconds, smooth, points, serve, token)
         start(model, camera, out, played, eyes, shown, person, threads)
     else:
-        _refuse_unused(headless, smooth, points, serve, token, record, seconds, person, correction)
+        used = (headless, smooth, points, serve, token, record, seconds, person, correction)
+        _refuse_unused(*used, threads if threads != 1 else None)
         collect(model, camera, out, calibrate, played, eyes, screen, samples)
 
 
@@ -83,7 +84,7 @@ def _refuse_unused(*values: object) -> None:
     """Refuse options that a calibration does not use, named in one line."""
     names = (
         *("headless", "smooth", "points", "serve", "token", "record", "seconds"),
-        *("person", "correction"),
+        *("person", "correction", "threads"),
     )
     unused = [
         f"--{n}" for n, v in zip(names, values, strict=True) if v is not None and v is not False
