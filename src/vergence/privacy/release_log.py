@@ -13,6 +13,7 @@ import csv
 import math
 import os
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from vergence.core.files import (
     settle,
     write_whole,
 )
+from vergence.core.serialization import digest
 from vergence.errors import StateError
 from vergence.privacy.dp.accounting import Charge, Ledger
 from vergence.privacy.dp.budget import Budget
@@ -189,6 +191,32 @@ def refuse_missing(folder: Path) -> None:
     for name in noted(folder):
         if name and not (folder / name).exists():
             raise _gone(folder / name)
+
+
+def log_ends(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return, for each release log in a folder, its length in whole lines' bytes and their SHA-256.
+
+    The key is the file's name. A checkpoint holds this, so that a log that was put back shows.
+    """
+    texts = {path.name: path.read_bytes() for path in sorted(folder.glob("seed*.csv"))}
+    whole = {name: text[: complete_length(text)] for name, text in texts.items()}
+    return {name: (len(text), digest(text)) for name, text in whole.items()}
+
+
+def refuse_older(folder: Path, ends: Mapping[str, tuple[int, str]]) -> None:
+    """Raise an error if a release log does not begin as `log_ends` said earlier.
+
+    Raises:
+        StateError: a log lost lines, or has others; the message names it.
+    """
+    for name, (length, sha) in ends.items():
+        path = folder / name
+        # Of a log that is missing, `refuse_missing` says more.
+        if path.exists() and digest(path.read_bytes()[:length]) != sha:
+            raise StateError(
+                f"{path} is damaged or was put back from a copy: it lacks releases that the "
+                f"run's checkpoint knows; {ANEW}"
+            )
 
 
 def _gone(path: Path) -> StateError:

@@ -30,7 +30,7 @@ from vergence.engine.storage.state_journal import StateJournal
 from vergence.experiment import checksums
 from vergence.experiment.newcomers import RESIDUALS
 from vergence.experiment.trained_run import read_run
-from vergence.privacy.release_log import BOOKS, FOLDER
+from vergence.privacy.release_log import BOOKS, FOLDER, log_ends
 from vergence.privacy.split.split_guard_client import BLOCK
 from vergence.results import write as results
 from vergence.results.read import Run, read, table, text_rows
@@ -111,6 +111,7 @@ def erase(folder: Path, person: str) -> None:
             _erase_rows(path, person)
         # The checkpoint holds lengths of tables: a resumed run would take shorter ones for damage.
         manifest = read_manifest(run.folder) | measured(run.folder)
+        manifest["books"] = log_ends(run.folder / "state" / FOLDER)
         results.save_whole(run.folder / "state" / "checkpoint.json", sealed_manifest(manifest))
         done = read_manifest(run.folder)["done"]
         prints = {seed: entry["fingerprint"] for seed, entry in done.items()}

@@ -12,7 +12,7 @@ from vergence.errors import PartialRun, StateError
 from vergence.experiment.run import RoundCallback, resume, start
 from vergence.experiment.schema import check, load
 from vergence.privacy.config import UserLevelConfig
-from vergence.privacy.release_log import BOOKS, FOLDER, secret_in
+from vergence.privacy.release_log import BOOKS, FOLDER, ReleaseLog, secret_in
 from vergence.results.read import read
 from vergence.unlearning.data_footprint import erase, remains
 
@@ -73,6 +73,48 @@ def test_a_run_does_not_go_on_without_its_secret_and_its_books(kind, gone, tmp_p
         resume(load(tmp_path / "config.toml"), tmp_path)
     assert "\n" not in str(refused.value)
     assert "restore" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("change", ["older", "empty", "other"])
+def test_a_run_does_not_go_on_with_a_book_from_a_copy(kind, change, tmp_path):
+    """The book of one person or of the run alone; what was released since would not count."""
+    older = {}
+
+    def copy(report):
+        if report.round == 1:
+            older.update({p.name: p.read_bytes() for p in place.glob("seed0.*.csv")})
+        if report.round == 3:
+            raise KeyboardInterrupt
+
+    place = tmp_path / "state" / FOLDER
+    with pytest.raises((PartialRun, KeyboardInterrupt)):
+        start(check(RUNS[kind]), tmp_path, RoundCallback(on_round=copy))
+    book = max(place.glob("seed0.*.csv"), key=lambda path: path.stat().st_size)
+    text = book.read_bytes()
+    # Of masks, all is released at once.
+    assert kind == "masks" or 0 < len(older[book.name]) < len(text)
+    # A writer was killed in the first line of masks.
+    before = text[:9] if kind == "masks" else older[book.name]
+    book.write_bytes({"older": before, "empty": b"", "other": b"7" + text}[change])
+    said = rf"{book.name} is damaged or was put back from a copy: .*; start a new run elsewhere"
+    with pytest.raises(StateError, match=said) as refused:
+        resume(load(tmp_path / "config.toml"), tmp_path)
+    assert "\n" not in str(refused.value)
+    book.write_bytes(text)
+    resume(load(tmp_path / "config.toml"), tmp_path)
+
+
+def test_a_whole_folder_that_was_put_back_goes_on(tmp_path):
+    """It repeats the releases since, with the same noise."""
+    run, kept = tmp_path / "run", tmp_path / "kept"
+    interrupted("people", run, 1)
+    shutil.copytree(run, kept)
+    resume(load(run / "config.toml"), run)
+    shutil.rmtree(run)
+    shutil.copytree(kept, run)
+    resume(load(run / "config.toml"), run)
+    assert len(ReleaseLog(run / "state" / FOLDER / "seed0.sums.csv").entries) == 4
 
 
 def test_what_was_restored_goes_on(tmp_path):

@@ -21,6 +21,7 @@ from tests.cli.commands import TOY, vergence, write
 from vergence.adaptation.other_people import own_priors
 from vergence.core.data import SharedRows, Splits
 from vergence.core.serialization import quick_digest
+from vergence.engine.storage.run_directory import read_manifest, sealed_manifest
 from vergence.errors import ConfigError, PartialRun, StateError
 from vergence.experiment.newcomers import PersonPart, find_held_out
 from vergence.experiment.privacy.register import (
@@ -294,6 +295,12 @@ def test_a_run_that_was_killed_and_whose_log_lost_lines_counts_as_planned(study,
     (log,) = (tmp_path / "a" / "state" / "privacy").glob("seed*.sums.csv")
     assert len(ReleaseLog(log).entries) == 2
     log.write_bytes(b"")
+    with pytest.raises(StateError, match="put back from a copy"):
+        goes_on(tmp_path / "a")
+    # Whoever changes the checkpoint, too, passes that.
+    manifest = read_manifest(tmp_path / "a")
+    del manifest["books"]
+    (tmp_path / "a" / "state" / "checkpoint.json").write_bytes(sealed_manifest(manifest))
     goes_on(tmp_path / "a")
     assert len(ReleaseLog(log).entries) == ROUNDS - 1, "this attack would lower the sum"
     assert epsilon(1) in spent(study)
@@ -353,7 +360,7 @@ def test_a_copy_of_a_run_s_folder_takes_nothing_back_and_counts_once(study, tmp_
 
 
 def test_a_release_log_that_was_put_back_lowers_no_sum(study, tmp_path):
-    """Of a run on one machine; alone, a release log does not notice that it lost lines."""
+    """Of a run on one machine that is finished, whose log nobody reads again."""
     start(study, tmp_path / "a")
     (log,) = (tmp_path / "a" / "state" / "privacy").glob("seed*.sums.csv")
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:1]))

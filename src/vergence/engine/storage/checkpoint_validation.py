@@ -106,6 +106,8 @@ def wrong(manifest: JsonObject, tables: Sequence[str], others: Sequence[str]) ->
         map(_goes_on, later.values())
     ):
         return "later"
+    if not fits(manifest.get("books", {}), Mapping[str, tuple[int, str]]):
+        return "books"
     if "best" in manifest and not _is_round(manifest["best"]):
         return "best"
     return "" if _files(manifest["files"]) else "files"

@@ -32,7 +32,7 @@ from vergence.engine.storage.state_journal import (
     read_journal,
 )
 from vergence.errors import StateError
-from vergence.privacy.release_log import BOOKS, FOLDER
+from vergence.privacy.release_log import BOOKS, FOLDER, log_ends, refuse_older
 
 if TYPE_CHECKING:
     from vergence.engine.storage.client_states import ClientStateIndex, StateChanges
@@ -129,6 +129,7 @@ class RunDirectory:
             if (self.state / "checkpoint.json").exists():
                 self.manifest = read_manifest(self.path)
                 check_stamp(self.path, self.manifest["stamp"], self.stamp)
+                refuse_older(self.state / FOLDER, self.manifest.get("books", {}))
                 self._tables.reopen(self.manifest)
                 self._sweep()
                 return
@@ -377,8 +378,11 @@ class RunDirectory:
                 (self.state / file).unlink(missing_ok=True)
 
     def _replace_manifest(self) -> None:
-        """Write the manifest `checkpoint.json`, with the tables' lengths and digests."""
+        """Write the manifest `checkpoint.json`, with lengths and digests of tables and logs."""
         self.manifest |= self._marks
+        # Of rounds that the checkpoint does not know, a resume repeats the releases.
+        if books := log_ends(self.state / FOLDER):
+            self.manifest["books"] = books
         # In a deployment all that a checkpoint names must survive a power cut: a client that has
         # gone on cannot go back to an older round.
         if self.elsewhere:
