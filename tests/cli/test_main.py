@@ -113,6 +113,8 @@ def test_a_command_that_went_into_a_group_names_its_new_spelling(old):
         (("report", "x", "--for", "ethics"), "`vergence privacy ethics`"),
         (("report", "x", "--for=ethics"), "`vergence privacy ethics`"),
         (("explain", "x.toml", "--matrix"), "`vergence privacy matrix`"),
+        (("live", "m.onnx", "--landmarker", "f.task"), "`--face`"),
+        (("data", "patches", "a", "b.npz", "--landmarker", "f.task"), "left out"),
     ],
 )
 def test_an_option_that_became_a_command_names_it(words, new):

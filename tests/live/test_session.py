@@ -172,7 +172,7 @@ def test_bad_input_is_one_line(tmp_path):
     vergence("live", model, "--camera", "no.mp4").complains(3, "no camera or file no.mp4")
     vergence("live", model, *quiet, "--person", "p01").complains(2, "--person and --correction")
     vergence("live", model, *quiet, "--correction", "c").complains(2, "are of a run")
-    vergence("live", model, *quiet, "--landmarker", "x").complains(2, "--landmarker is for eyes")
+    vergence("live", model, *quiet, "--face").complains(2, "--face is for eyes")
     vergence("live", model, *quiet, "--record", "a.avi").complains(2, "written as .mp4", "a.avi")
     vergence("live", model, *quiet, "--record", video).complains(2, "is there already")
     below = video / "r.mp4"

@@ -142,7 +142,6 @@ def patches(
     source: Path,
     out_: Path,
     *,
-    landmarker: Path,
     camera: Path | None = None,
     targets: Path | None = None,
     contact_sheet: Flag = False,
@@ -152,14 +151,11 @@ def patches(
     Args:
         source: a picture, a folder of pictures, or a video, of one person.
         out_: the new .npz.
-        landmarker: MediaPipe's face landmarker, a .task file.
         camera: JSON of a calibrated camera; by default the focal length is guessed.
         targets: CSV (frame, x, y, z) of points looked at, mm in the camera frame.
         contact_sheet: draw the patches beside the .npz, as .png.
     """
     from vergence.video.eye_patches import show, write_patches
 
-    patches = write_patches(
-        source, out_, landmarker, camera=camera, targets=targets, sheet=contact_sheet
-    )
+    patches = write_patches(source, out_, camera=camera, targets=targets, sheet=contact_sheet)
     show(patches, out_, out, guessed=camera is None, sheet=contact_sheet)

@@ -28,7 +28,7 @@ def live(
     person: str | None = None,
     correction: Path | None = None,
     threads: int = 1,
-    landmarker: Path | None = None,
+    face: Flag = False,
     eye: Literal["left", "right"] = "left",
     distance: float = 600.0,
     calibrate: Path | None = None,
@@ -54,7 +54,7 @@ def live(
         correction: for a run directory: correction file of `vergence adapt --portable`, or of a
             page of `vergence web`.
         threads: processor threads that the model may use.
-        landmarker: MediaPipe's face landmarker (.task), for eyes of a face; default: one eye.
+        face: the camera shows a face: find both eyes; by default it is before one eye.
         eye: the eye that a camera before one eye shows.
         distance: from the eye to the screen, in mm.
         calibrate: for models of eye images: show nine targets, write labelled samples (.npz).
@@ -70,7 +70,7 @@ def live(
     from vergence.live.command import calibrate as collect
 
     played = CameraOptions(realtime, loop, rate)
-    eyes = EyeOptions(landmarker, eye, distance, correction)
+    eyes = EyeOptions(face, eye, distance, correction)
     if calibrate is None:
         shown = OutputOptions(headless, record, seconds, smooth, points, serve, token)
         start(model, camera, out, played, eyes, shown, person, threads)

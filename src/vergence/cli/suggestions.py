@@ -52,6 +52,8 @@ MOVED = {
 MOVED_OPTIONS = {
     "report --for": "`vergence privacy ethics`",
     "explain --matrix": "`vergence privacy matrix`",
+    "data patches --landmarker": "left out: faces are found without a file",
+    "live --landmarker": "`--face`, and needs no file",
 }
 MISSING_ARGUMENT_HINTS = {
     "--out": "a new folder for what it makes, such as --out runs/first",

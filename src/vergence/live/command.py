@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from vergence.data.eye_images.landmarks import open_landmarker
+from vergence.data.eye_images.landmarks import load_landmarker
 from vergence.errors import ConfigError
 from vergence.live.calibration import CalibrationPlan
 from vergence.live.calibration import calibrate as show_targets
@@ -34,14 +34,14 @@ class EyeOptions:
     """Options for the source of eye patches.
 
     Attributes:
-        landmarker: MediaPipe's face landmarker, for a camera that shows a face; None: the camera
-            is close to one eye and shows nothing else.
+        face: whether the camera shows a face, in which both eyes are found. If not, it is close to
+            one eye and shows nothing else.
         side: which eye such a camera shows.
         distance_mm: distance from that eye to the screen.
         correction: correction file of the person, for a run directory; None: no correction.
     """
 
-    landmarker: Path | None = None
+    face: bool = False
     side: Side = "left"
     distance_mm: float = 600.0
     correction: Path | None = None
@@ -102,14 +102,15 @@ def start(
         PartialRun: the camera failed in mid-session; the recording up to then is complete.
     """
     with _opened(model, person, threads, eyes.correction) as found:
-        if isinstance(found, MapModel) and eyes.landmarker is not None:
-            raise ConfigError(f"{model} draws maps of what a camera sees; --landmarker is for eyes")
+        if isinstance(found, MapModel) and eyes.face:
+            raise ConfigError(f"{model} draws maps of what a camera sees; --face is for eyes")
         recording = served = None
 
         def tell(line: str) -> None:
             console.print(line, soft_wrap=True, highlight=False)
 
-        with closing(LiveCamera(source, played)) as camera, _eye_source(found, eyes) as seen:
+        seen = _eye_source(found, eyes)
+        with closing(LiveCamera(source, played)) as camera:
             view = _view(found, seen, shown, tell)
             if shown.record is not None:
                 recording = GazeRecording(shown.record, view.columns, camera.step_s)
@@ -166,7 +167,8 @@ def calibrate(
     with _opened(model, None, 1) as found:
         if not isinstance(found, EyeModel):
             raise ConfigError(f"{model} draws maps; --calibrate is for models of eyes")
-        with LiveCamera(source, played) as camera, _eye_source(found, eyes) as seen:
+        seen = _eye_source(found, eyes)
+        with LiveCamera(source, played) as camera:
             window = LiveWindow("vergence calibration", full=True)
             try:
                 count = show_targets(camera, seen, window, plan, out)
@@ -223,16 +225,13 @@ def _opened(
     yield exported
 
 
-@contextmanager
-def _eye_source(model: MapModel | EyeModel, eyes: EyeOptions) -> Iterator[EyeSource]:
-    """Yield the source of eye patches for a model."""
+def _eye_source(model: MapModel | EyeModel, eyes: EyeOptions) -> EyeSource:
+    """Return the source of eye patches for a model."""
     if eyes.distance_mm <= 0:
         raise ConfigError(f"--distance must be above 0 mm, got {eyes.distance_mm:g}")
-    if eyes.landmarker is None:
-        yield EyeCamera(model.height, model.width, eyes.side, eyes.distance_mm)
-        return
-    with open_landmarker(eyes.landmarker) as find:
-        yield FaceCamera(find, model.height, model.width)
+    if eyes.face:
+        return FaceCamera(load_landmarker(), model.height, model.width)
+    return EyeCamera(model.height, model.width, eyes.side, eyes.distance_mm)
 
 
 def _window(headless: bool, console: Console) -> LiveWindow | None:

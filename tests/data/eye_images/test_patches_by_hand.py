@@ -1,13 +1,11 @@
 """Eye patches, virtual cameras, screens and zones, each against a plain computation."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from vergence.data.eye_images import eye_patches, landmarks
+from vergence.data.eye_images import eye_patches
 from vergence.data.eye_images.crop import equalise
 from vergence.data.eye_images.eye_patches import both_eyes, cut, frame_samples, verify_yaw_sign
 from vergence.data.eye_images.gaze_zones import EDGES, zones
@@ -164,18 +162,3 @@ def test_nine_points_row_by_row():
     found = nine_points(100, 50, 0.2)
     assert found.tolist() == [[x, y] for y in (10, 25, 40) for x in (20, 50, 80)]
     assert nine_points(100, 50)[0].tolist() == [10, 5]
-
-
-def mesh(count):
-    face = [SimpleNamespace(x=i / 1000, y=i / 500) for i in range(count)]
-    return SimpleNamespace(face_landmarks=[face])
-
-
-def test_landmarks_of_a_mesh_in_pixels():
-    found = landmarks.points_of(mesh(363), 200, 100)
-    assert found == pytest.approx(
-        np.array([(i / 1000 * 200 - 0.5, i / 500 * 100 - 0.5) for i in landmarks.MESH])
-    )
-    with pytest.raises(DataError, match="finds 362 points"):
-        landmarks.points_of(mesh(362), 200, 100)
-    assert landmarks.points_of(SimpleNamespace(face_landmarks=[]), 200, 100) is None

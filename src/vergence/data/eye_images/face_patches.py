@@ -63,8 +63,8 @@ def patches_of(
         frames: pictures or frames of a video, RGB.
         camera: the camera that took them; None guesses one from each picture's size
             (`Camera.guessed`).
-        find: function that returns the landmarks of a picture, as `landmarks.open_landmarker`
-            yields it.
+        find: function that returns the landmarks of a picture, as `landmarks.load_landmarker`
+            makes one.
         targets: picture number -> the point looked at, in mm in the camera frame. Pictures without
             a point are left out. None: no gaze is known, and all pictures are used.
 

@@ -2,8 +2,8 @@
 
 `root` holds a table and the pictures that the table names, by paths below root. For pictures of
 faces, a row has the point looked at, in mm in the camera frame. Eyes are then cut out as
-`vergence data patches` does (`face_patches`), with landmarks from the table or from MediaPipe
-(extra `camera`). For patches of eyes, a row has one file for each eye, unmirrored, and the gaze as
+`vergence data patches` does (`face_patches`), with landmarks from the table or from networks (extra
+`landmarks`). For patches of eyes, a row has one file for each eye, unmirrored, and the gaze as
 angles.
 
 Licence: that of the pictures.
@@ -27,7 +27,7 @@ from vergence.data.eye_images.camera import Camera, read_camera
 from vergence.data.eye_images.crop import HEIGHT, WIDTH
 from vergence.data.eye_images.eye_patches import both_eyes, frame_samples, verify_yaw_sign
 from vergence.data.eye_images.face_patches import patches_of
-from vergence.data.eye_images.landmarks import Find, open_landmarker
+from vergence.data.eye_images.landmarks import Find, load_landmarker
 from vergence.data.gaze_video.gaze_files import people_of_paths
 from vergence.data.io.checks import (
     Check,
@@ -58,7 +58,8 @@ class PictureColumns(NamedOptions, label="columns"):
     Attributes:
         picture: file with a picture of a face, below root.
         target: the point looked at: x, y, z in mm in the camera frame (x right, y down).
-        landmarks: x and y of each of the seven landmarks in pixels, 14 columns; default: MediaPipe.
+        landmarks: x and y of each of the seven landmarks in pixels, 14 columns; default: networks
+            find them.
         left: file of the person's left eye, 60 x 36 pixels, in place of `picture`.
         right: file of the right eye.
         gaze: pitch (up) and yaw (to the image left) of the gaze, with `left` and `right`.
@@ -109,14 +110,11 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         table: the table's file name, below root.
         columns: names of the table's columns.
         camera: JSON file of the calibrated camera, below root; default: `Camera.guessed`.
-        landmarker: MediaPipe's face landmarker, a .task file, for tables without columns of
-            landmarks.
     """
 
     table: str = "targets.csv"
     columns: PictureColumns = field(default_factory=PictureColumns)
     camera: str = ""
-    landmarker: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.columns, Mapping):
@@ -131,8 +129,8 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         int64 `[n]` (0 left, 1 right).
 
         Raises:
-            ConfigError: an option is out of range, or neither `landmarker` nor `columns.landmarks`
-                is set.
+            ConfigError: an option is out of range, or landmarks must be found and the networks are
+                missing.
             DataError: the table or a picture cannot be used, labels do not fit the pictures, or a
                 person is unknown or has too few pictures.
         """
@@ -248,13 +246,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
                 return marks if np.isfinite(marks).all() else None
 
             return _cut(pictures, camera, listed_landmarks, targets)
-        if not self.landmarker:
-            raise ConfigError(
-                "nothing finds the faces: set landmarker to MediaPipe's face landmarker (a .task "
-                f"file), or columns.landmarks to {2 * POINTS} columns of the table"
-            )
-        with open_landmarker(Path(self.landmarker)) as find:
-            return _cut(pictures, camera, find, targets)
+        return _cut(pictures, camera, load_landmarker(), targets)
 
     def _angles(self, table: DelimitedTable, names: Sequence[str]) -> NDArray[np.float64]:
         angles = np.stack([table.floats(name) for name in names], 1)
