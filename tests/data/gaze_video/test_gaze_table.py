@@ -384,7 +384,7 @@ def test_an_aria_recording_with_its_own_gaze_needs_no_field_of_view(tmp_path):
     root = aria_recording(tmp_path, gaze_2d=text)
     (recording,), said = GazeTable(preset="aria_mps").read(root)
     assert (recording.gaze.x.tolist(), recording.person) == ([0.25], "p1")
-    assert said == "1 recordings read, 1 person"
+    assert said == "1 recording read, 1 person"
 
 
 def test_gaze_of_mps_without_a_camera_is_placed_by_its_angles(tmp_path):

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vergence.core.federation import Dataset, Federation
+from vergence.core.naming import plural
 from vergence.data.gaze_video import aria, pupil, tobii
 from vergence.data.gaze_video.clip_cache import open_video
 from vergence.data.gaze_video.conditions import condition_names, with_path_conditions
@@ -153,7 +154,8 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
             )
             people = {recording.person for recording in recordings}
             noun = "people" if len(people) > 1 else "person"
-            return recordings, f"{len(recordings)} recordings read, {len(people)} {noun}"
+            read = plural(len(recordings), "recording")
+            return recordings, f"{read} read, {len(people)} {noun}"
         recordings, repeated, known = list[Recording](), 0, set[str]()
         files, tables = self._tables(root, preset, patterns, sets, known)
         for path, rows in tables:
