@@ -19,6 +19,7 @@ from rich.text import Text
 
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import write_text
+from vergence.core.grouping import by_key
 from vergence.data.format_detection import GazeFormat, find_format
 from vergence.data.gaze_quality import GazeQuality, few_notes, outside_notes, quality_of_people
 from vergence.data.gaze_tracks import GazeTrack, read_tracks
@@ -152,12 +153,8 @@ def _all_set(options: Mapping[str, Any], keys: str) -> bool:
 
 def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
     """Return notes on tables that may be attributed to the wrong person."""
-    tables: dict[str, list[str]] = {}
-    people: dict[str, list[str]] = {}
-    for source, person in sorted(whose):
-        path = Path(source).relative_to(root).as_posix()
-        tables.setdefault(person, []).append(path)
-        people.setdefault(path, []).append(person)
+    own = [(person, Path(at).relative_to(root).as_posix()) for at, person in sorted(whose)]
+    tables, people = by_key(own), by_key((path, person) for person, path in own)
     notes = []
     shared = [f"{who} ({', '.join(own)})" for who, own in tables.items() if len(own) > 1]
     if shared and len(tables) > 1:

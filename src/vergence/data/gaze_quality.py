@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vergence.core.grouping import by_key
 from vergence.data.gaze_tracks import GazeTrack
 from vergence.data.gaze_video.gaze import Event
 
@@ -62,10 +63,7 @@ class GazeQuality:
 
 def quality_of_people(tracks: Iterable[GazeTrack]) -> list[GazeQuality]:
     """Return each person's gaze quality over all of the person's tracks, sorted by names."""
-    by_person: dict[str, list[GazeTrack]] = {}
-    for track in tracks:
-        by_person.setdefault(track.person, []).append(track)
-    return [quality(own) for _, own in sorted(by_person.items())]
+    return [quality(own) for _, own in sorted(by_key((t.person, t) for t in tracks).items())]
 
 
 def quality(tracks: Sequence[GazeTrack]) -> GazeQuality:

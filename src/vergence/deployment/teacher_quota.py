@@ -148,11 +148,6 @@ def parse_entries(data: bytes) -> list[Entry]:
         ) from None
 
 
-def encode_lines(*lines: Sequence[object]) -> bytes:
-    """Return lines as bytes of CSV."""
-    return csv_of(lines).encode()
-
-
 def samples_in(message: Message) -> int:
     """Return the number of generated samples in a message; `TeacherQuota.count` calls this."""
     tree = message.trees.get(MADE)

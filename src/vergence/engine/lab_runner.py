@@ -12,6 +12,7 @@ import numpy as np
 
 from vergence.core.aggregation import Sum
 from vergence.core.files import csv_of, open_for_append
+from vergence.core.grouping import by_key
 from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.method import Exposure
 from vergence.core.params import Params
@@ -181,13 +182,12 @@ def means(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
 
     NaN values are left out; a mean of nothing but NaN is NaN.
     """
-    values_of: dict[str, dict[str, list[float]]] = {}
-    for person in measured:
-        for point, metrics in person.items():
-            for name, value in metrics.items():
-                values_of.setdefault(point, {}).setdefault(name, []).append(value)
+    values_of = by_key(each for person in measured for each in person.items())
     # A metric that is not defined for a person's samples is NaN, and no part of the mean.
     return {
-        point: {name: float(np.mean(with_number(values))) for name, values in metrics.items()}
-        for point, metrics in values_of.items()
+        point: {
+            name: float(np.mean(with_number(values)))
+            for name, values in by_key(pair for own in people for pair in own.items()).items()
+        }
+        for point, people in values_of.items()
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from vergence.core.files import (
     settle,
     write_whole,
 )
+from vergence.core.grouping import by_key
 from vergence.core.serialization import digest
 from vergence.errors import StateError
 from vergence.privacy.dp.accounting import Charge, Ledger
@@ -143,10 +144,8 @@ def account(entries: list[Release]) -> Ledger:
     Releases with the same `draw` are about the same people or frames: k releases with noise z cost
     as much as one release with noise z / sqrt(k).
     """
-    draws: dict[str, list[Release]] = defaultdict(list)
     # Infinite noise marks a release that tells nothing: it costs nothing.
-    for entry in (entry for entry in entries if math.isfinite(entry.noise)):
-        draws[entry.draw].append(entry)
+    draws = by_key((entry.draw, entry) for entry in entries if math.isfinite(entry.noise))
     alike: Counter[tuple[float, float]] = Counter()
     for shared in draws.values():
         noise = sum(entry.noise**-2 for entry in shared) ** -0.5 if len(shared) > 1 else None

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vergence.core.federation import Federation
 from vergence.core.files import write_text
+from vergence.core.grouping import by_key
 from vergence.core.optional import import_optional
 from vergence.data import fixations, gaze_quality
 from vergence.data.gaze_tracks import GazeTrack
@@ -34,11 +35,9 @@ def look_at_gaze(tracks: Sequence[GazeTrack]) -> dict[str, Any]:
             library = import_optional("pymovements", "the detection of fixations", "look")
         except ConfigError as error:
             missing = str(error)
-    by_person: dict[str, list[GazeTrack]] = {}
-    by_picture: dict[str, list[GazeTrack]] = {}
-    for track in sorted(tracks, key=lambda t: t.person):
-        by_person.setdefault(track.person, []).append(track)
-        by_picture.setdefault(track.key if track.picture is not None else "", []).append(track)
+    tracks = sorted(tracks, key=lambda t: t.person)
+    by_person = by_key((t.person, t) for t in tracks)
+    by_picture = by_key((t.key if t.picture is not None else "", t) for t in tracks)
     single = [(t.id, gaze_quality.quality([t])) for t in by_picture.pop("", [])]
     people = []
     for own in by_person.values():

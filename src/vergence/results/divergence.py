@@ -9,6 +9,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 
+from vergence.core.grouping import by_key
 from vergence.core.naming import plural
 from vergence.results.read import Run
 
@@ -33,9 +34,7 @@ def early_end_notes(run: Run) -> list[str]:
     Where early stopping went back to the best evaluation, they name its round.
     """
     ends, best = run.results.get("stopped", {}), run.results.get("best_round", {})
-    seeds: dict[str, list[str]] = {}
-    for seed, end in ends.items():
-        seeds.setdefault(end["reason"], []).append(seed)
+    seeds = by_key((end["reason"], seed) for seed, end in ends.items())
 
     def listed(rounds: Mapping[str, int]) -> str:
         """Return rounds as text, with their seeds if there are several."""

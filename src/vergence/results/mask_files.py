@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from vergence.core.files import parse_json
+from vergence.core.grouping import by_key
 from vergence.errors import DataError
 
 
@@ -97,9 +98,8 @@ class Masks:
 
     def totals(self) -> dict[str, float]:
         """Return person -> fraction of all parameters that are personal, mean over seeds."""
-        shares: dict[str, list[float]] = {person: [] for person in self.people}
-        for (_, person), packed in self.packed.items():
-            shares[person].append(int(np.bitwise_count(packed).sum()) / self.n)
+        counts = ((who, np.bitwise_count(packed)) for (_, who), packed in self.packed.items())
+        shares = by_key((who, int(count.sum()) / self.n) for who, count in counts)
         return {person: float(np.mean(values)) for person, values in shares.items()}
 
     def overlap(self) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vergence.core.federation import POOLED
 from vergence.core.files import fields_of
+from vergence.core.grouping import by_key
 from vergence.errors import ConfigError, DataError, StateError, nearest
 from vergence.metrics.intervals import Bounds
 from vergence.results.layout import COLUMNS, TABLES, method_name
@@ -456,14 +457,14 @@ def means_over_seeds(values: Frame) -> dict[tuple[str, str], dict[str, float]]:
 
     A mean is NaN if the value of one seed is NaN.
     """
-    seeds: dict[tuple[str, str], dict[str, list[float]]] = {}
     columns = (values[name].tolist() for name in ("evaluation", "metric", "person", "value"))
-    for point, metric, person, value in zip(*columns, strict=True):
-        seeds.setdefault((point, metric), {}).setdefault(person, []).append(value)
+    points = by_key(
+        ((point, metric), (who, value)) for point, metric, who, value in zip(*columns, strict=True)
+    )
     # The mean is NumPy's, as pandas adds in another order, which gives other bits.
     return {
-        point: {person: float(np.mean(own)) for person, own in people.items()}
-        for point, people in seeds.items()
+        point: {person: float(np.mean(own)) for person, own in by_key(pairs).items()}
+        for point, pairs in points.items()
     }
 
 

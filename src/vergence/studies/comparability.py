@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vergence.core.federation import Dataset
+from vergence.core.grouping import by_key
 from vergence.core.local_training import LocalTraining
 from vergence.core.task import Model, Task
 from vergence.engine.asynchronous_aggregation import Delivery
@@ -144,9 +145,7 @@ def with_unique_labels(studies: Sequence[StudyResults]) -> list[Run]:
     for place, times in Counter(places).items():
         if times > 1:
             raise ConfigError(f"{place} is named {times} times; name every run once")
-    alike: dict[str, list[Path]] = {}
-    for run, place in zip(runs, places, strict=True):
-        alike.setdefault(run.label, []).append(place)
+    alike = by_key((run.label, place) for run, place in zip(runs, places, strict=True))
     return [
         Run(run.folder, _name(place, run.label, alike[run.label]), run.results)
         for run, place in zip(runs, places, strict=True)

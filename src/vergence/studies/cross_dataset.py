@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from vergence.core.grouping import by_key
 from vergence.errors import ConfigError
 from vergence.experiment.trained_run import one_run, read_run
 from vergence.experiment.validation import Loaded, validate
@@ -60,10 +61,7 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
                 _own_rows(run) if other == name else _newcomer_rows(run, data[name], loaded, other)
             )
             lines += [(name, other, *row) for row in rows]
-            people: dict[str, list[float]] = {}
-            for _, person, what, value in rows:
-                if what == metric:
-                    people.setdefault(person, []).append(float(value))
+            people = by_key((who, float(value)) for _, who, what, value in rows if what == metric)
             # Over seeds first: intervals are over people, who are the independent ones.
             cells[name, other] = [float(np.mean(values)) for values in people.values()]
     export_csv(out / "cross.csv", HEADS, lines)

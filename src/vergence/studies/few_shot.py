@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.data import Samples
+from vergence.core.grouping import by_key
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
@@ -296,12 +297,10 @@ def unlabelled(
             for seed in run.seeds:
                 lines += _one_seed(run, left_out, seed, options, plain=seed not in bare)
                 bare.add(seed)
-    cells: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for name, code, reader, _, person, error in lines:
-        cells.setdefault((name, code, reader), {}).setdefault(person, []).append(error)
+    cells = by_key(((name, code, at), (who, error)) for name, code, at, _, who, error in lines)
     errors = {
-        kind: np.array([float(np.mean(by_person[person])) for person in people])
-        for kind, by_person in cells.items()
+        kind: np.array([float(np.mean(own[person])) for person in people])
+        for kind, own in ((kind, by_key(pairs)) for kind, pairs in cells.items())
     }
     found = FewShotResult(people, errors)
     export_csv(out, HEADS, lines)

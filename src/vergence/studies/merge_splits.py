@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from vergence.core.grouping import by_key
 from vergence.errors import StateError
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded
@@ -99,10 +100,11 @@ def _person_key(person: str, seed: object, per_split: bool) -> str:
 def scores(parts: Mapping[str, Run], per_split: bool = False) -> list[tuple[Any, ...]]:
     """Return the rows of people.csv, each the mean over the splits that have this person."""
     keys = ["seed", "person", "evaluation", "metric"]
-    found: dict[tuple[Any, ...], list[float]] = {}
-    for split, run in parts.items():
-        for seed, person, *key, value in run.values[[*keys, "value"]].itertuples(index=False):
-            found.setdefault((seed, _person_key(person, split, per_split), *key), []).append(value)
+    found = by_key(
+        ((seed, _person_key(person, split, per_split), *key), value)
+        for split, run in parts.items()
+        for seed, person, *key, value in run.values[[*keys, "value"]].itertuples(index=False)
+    )
     return [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
 
 

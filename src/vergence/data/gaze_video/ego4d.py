@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vergence.core.federation import Dataset, Federation
+from vergence.core.grouping import by_key
 from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.official_split import (
     ListedClip,
@@ -208,9 +209,8 @@ def gaze_videos(
     # The folder full_scale may hold all of Ego4D: only videos with a gaze table count there.
     whole = {p.stem: p for p in (root / "full_scale").glob("*.mp4") if p.stem in tables}
     whole |= {p.stem: p for p in (root / "full_scale.gaze").glob("*.mp4")}
-    clips: dict[str, list[Path]] = {}
-    for path in sorted((root / "clips.gaze").rglob("*.mp4")):
-        clips.setdefault(Ego4DClip.parse(path.name).video, []).append(path)
+    paths = sorted((root / "clips.gaze").rglob("*.mp4"))
+    clips = by_key((Ego4DClip.parse(path.name).video, path) for path in paths)
     return whole, clips
 
 

@@ -31,6 +31,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from vergence.core.federation import Dataset, Federation
+from vergence.core.grouping import by_key
 from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.official_split import (
     ListedClip,
@@ -179,11 +180,10 @@ def recordings(
     paths = sorted((root / "cropped_clips").rglob("*.mp4"))
     if not paths:
         raise DataError(f"no clips in {root}/cropped_clips: {WHERE}")
-    by_session: dict[str, list[tuple[EgteaClip, Path]]] = {}
-    for path in paths:
-        clip = EgteaClip.parse(path.name)
-        if not people or clip.subject in people:
-            by_session.setdefault(clip.session, []).append((clip, path))
+    named = ((EgteaClip.parse(path.name), path) for path in paths)
+    by_session = by_key(
+        (clip.session, (clip, path)) for clip, path in named if not people or clip.subject in people
+    )
     exports = gaze_files(root)
     out = []
     for session, clips in by_session.items():
@@ -243,10 +243,8 @@ def read_begaze(path: Path, strict_range: bool = True, compat_glc: bool = False)
         DataError: the file is not a BeGaze export or is of another version, or a row is damaged.
     """
     layout, rows = _read_export(path)
-    frames: dict[int, list[tuple[float, float, Event]]] = {}
-    for number, line in rows:
-        frame, x, y, event = layout.sample(line, number)
-        frames.setdefault(frame, []).append((x, y, event))
+    samples = (layout.sample(line, number) for number, line in rows)
+    frames = by_key((frame, (x, y, event)) for frame, x, y, event in samples)
     merge = _merge_glc if compat_glc else _merge
     numbers = np.array(sorted(frames), np.int64)
     merged = [merge(frames[int(f)]) for f in numbers]
@@ -485,9 +483,7 @@ def _nearest(lists: dict[str, list[EgteaClip]]) -> str:
 
 def _count_sharing(train: Iterable[EgteaClip], test: Iterable[EgteaClip]) -> int:
     """Count the test clips that have frames in common with a training clip."""
-    by_session: dict[str, list[EgteaClip]] = {}
-    for clip in train:
-        by_session.setdefault(clip.session, []).append(clip)
+    by_session = by_key((clip.session, clip) for clip in train)
     return sum(
         any(own.first <= clip.last and clip.first <= own.last for own in by_session[clip.session])
         for clip in test

@@ -18,6 +18,7 @@ from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
+from vergence.core.grouping import by_key
 from vergence.data.gaze_video.gaze_columns import GazeColumns, GazeRows, column, read_header
 from vergence.data.io.path_patterns import files_below, matching_files
 from vergence.data.io.video import VIDEOS
@@ -131,9 +132,8 @@ class GazeFiles:
         # A readme.txt is no table that a user would miss.
         notes = {p for p, why in self.left_out.items() if why == NO_TABLE and p.suffix == ".txt"}
         total = read + len(self.left_out) - len(notes)
-        by_reason: dict[str, list[str]] = {}
-        for path, why in sorted((p, why) for p, why in self.left_out.items() if p not in notes):
-            by_reason.setdefault(why, []).append(path.relative_to(self.root).as_posix())
+        listed = sorted((p, why) for p, why in self.left_out.items() if p not in notes)
+        by_reason = by_key((why, p.relative_to(self.root).as_posix()) for p, why in listed)
         out = [
             f"{', '.join(names[:LISTED])}{', ...' if len(names) > LISTED else ''} ({why})"
             for why, names in by_reason.items()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
+from vergence.core.grouping import by_key
 from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
 from vergence.data.gaze_video.clip_cache import ClipWindow, load_clips, open_video
@@ -284,9 +285,7 @@ def _frames_needed(
     part: Sequence[GazeWindow], opened: Mapping[int, Footage]
 ) -> tuple[list[ClipWindow], NDArray[np.int64]]:
     """Return the frames to decode for these windows, and each window's row numbers among them."""
-    used: dict[int, list[GazeWindow]] = {}
-    for w in part:
-        used.setdefault(id(w.recording), []).append(w)
+    used = by_key((id(w.recording), w) for w in part)
     cuts: list[ClipWindow] = []
     frame_ids: dict[int, NDArray[np.int64]] = {}
     before = 0

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
+from vergence.core.grouping import by_key
 from vergence.data.gaze_video.clip_cache import open_video
 from vergence.data.gaze_video.conditions import (
     Words,
@@ -226,10 +227,8 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
                 f"{folder}: pictures and videos together: give each a folder of its own"
             )
         # The split covers the stimuli of all people, also where only some people are loaded.
-        by_person: dict[str, list[StimulusTrial]] = {person: [] for person in persons}
-        for trial in trials:
-            if trial.person in by_person:
-                by_person[trial.person].append(trial)
+        own = by_key((trial.person, trial) for trial in trials)
+        by_person = {person: own.get(person, []) for person in persons}
         make = self._windows if kinds == {True} else self._pictures
         people, words = make(by_person, names, parts)
         counts = [len(part) for part in parts]
@@ -410,11 +409,8 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         self, trials: Sequence[StimulusTrial]
     ) -> dict[tuple[Path, Words], NDArray[np.float32]]:
         """Return picture and conditions -> one person's points, from all trials with both."""
-        by_key: dict[tuple[Path, Words], list[NDArray[np.float32]]] = {}
-        for trial in trials:
-            key = trial.stimulus, trial.conditions
-            by_key.setdefault(key, []).append(trial.points(self.points))
-        joined = {key: np.concatenate(points) for key, points in by_key.items()}
+        shown = by_key(((t.stimulus, t.conditions), t.points(self.points)) for t in trials)
+        joined = {key: np.concatenate(points) for key, points in shown.items()}
         return {key: points for key, points in joined.items() if len(points)}
 
     def _windows(
@@ -515,11 +511,9 @@ class _StimulusFiles:
             )
         self.folder = folder
         files = [p for p in files_below(folder) if p.suffix.lower() in PICTURES + VIDEOS]
-        self.named: dict[str, list[Path]] = {}
-        for path in files:
-            # Tables name a picture with or without its extension, in either case.
-            for key in {path.name.lower(), path.stem.lower()}:
-                self.named.setdefault(key, []).append(path)
+        # Tables name a picture with or without its extension, in either case.
+        keys = ((key, p) for p in files for key in {p.name.lower(), p.stem.lower()})
+        self.named = by_key(keys)
 
     def __call__(self, name: str) -> Path | None:
         whole = PureWindowsPath(name.lower())

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from vergence.core.data import Splits
+from vergence.core.grouping import by_key
 from vergence.core.randomness import RandomStream
 from vergence.data.video_summaries.fragments import (
     PARTS,
@@ -80,10 +82,9 @@ class Deal:
         rng = RandomStream(self.name, self.seed, "deal").numpy()
         # Which classes are neighbours is drawn anew for every seed.
         order = rng.permutation(len(kinds))
-        holders: dict[int, list[int]] = {int(kind): [] for kind in order}
-        for person in range(self.people):
-            for place in range(self.classes):
-                holders[int(order[(person + place) % len(kinds)])].append(person)
+        people = product(range(self.people), range(self.classes))
+        own = by_key((int(order[(person + n) % len(kinds)]), person) for person, n in people)
+        holders = {int(kind): own.get(int(kind), []) for kind in order}
         counts = self._fragments(list(videos), rng)
         hands: dict[str, list[list[RatedClip]]] = {}
         for part, keys in self._parts(videos, kinds, rng).items():

@@ -33,6 +33,7 @@ import torch
 from vergence.core.data import Splits
 from vergence.core.federation import Federation
 from vergence.core.files import make_durable_folder, open_for_append, parse_json, write_whole
+from vergence.core.grouping import by_key
 from vergence.core.naming import plural
 from vergence.core.serialization import quick_digest
 from vergence.engine.participation import pooled_method
@@ -298,11 +299,9 @@ def sentences(plan: Plan, people: Callable[[], Federation]) -> list[str]:
     where = f"by this machine's register since {about['since']}"
     if "unknown" in about:
         where += f", which does not know all ({about['unknown']})"
-    by_unit: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for unit, who, *row in rows:
-        by_unit[unit][who].append(Row(*row))
+    by_unit = by_key((unit, (who, Row(*row))) for unit, who, *row in rows)
     return [
-        f"spent on these people so far, {where}: {largest(unit, [*each.values()])} "
+        f"spent on these people so far, {where}: {largest(unit, [*by_key(each).values()])} "
         "(each seed is one); models without a budget, and other machines, are not in it"
         for unit, each in by_unit.items()
     ] or [f"spent on these people so far, {where}: nothing"]

@@ -16,6 +16,7 @@ from annotated_types import Interval
 from numpy.typing import NDArray
 
 from vergence.core.aggregation import Aggregate
+from vergence.core.grouping import by_key
 from vergence.core.messages import SealedReply
 from vergence.core.naming import registry_name
 from vergence.core.options import NamedOptions
@@ -235,10 +236,7 @@ def _verdict(
     weight = decision.weight
     weights = split(weight, like) if isinstance(weight, np.ndarray) else dict.fromkeys(like, weight)
     totals = {name: row * weights[name] for name, row in rows.items()}
-    metrics_of: dict[str, list[float]] = {}
-    for client in sorted(replies):
-        for name, value in replies[client].metrics.items():
-            metrics_of.setdefault(name, []).append(value)
+    metrics_of = by_key(pair for who in sorted(replies) for pair in replies[who].metrics.items())
     metrics = {name: float(np.mean(values)) for name, values in metrics_of.items()}
     count = len(replies) - len(left_out)
     return Verdict(Aggregate(totals, weights, count, metrics), left_out)
