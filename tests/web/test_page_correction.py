@@ -37,7 +37,7 @@ const page = await import(process.argv[2]);
 const { samples, others, variances, wide } = JSON.parse(readFileSync(0));
 const ready = (each) => ({ ...each, inputs: page.personInputs(each.pixels, each.pose, each.side) });
 const known = samples.map(ready), rest = others.map(ready);
-const chosen = page.choose(known, variances, wide);
+const chosen = page.choose(known, variances, wide, page.RESIDUAL);
 const angles = {};
 for (const way of ["shared model", ...Object.keys(page.WAYS)]) {
   const made = page.fit(way, known, variances);

@@ -95,6 +95,11 @@ DAILY = (
         "Draw gaze over a camera's pictures as they come, with frames a second and latency.",
     ),
     Command(
+        "web",
+        "vergence.cli.live:web",
+        "Write a static page that corrects a model for whoever opens it, in the browser.",
+    ),
+    Command(
         "reproduce",
         "vergence.cli.extensions:reproduce",
         "Run a paper's tables again, beside its numbers, with a verdict on every claim.",

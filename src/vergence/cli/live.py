@@ -1,4 +1,4 @@
-"""`vergence live`: a model on a camera.
+"""`vergence live` and `vergence web`: a model on a camera, here or in a page.
 
 Used by `cli.commands`.
 """
@@ -6,7 +6,9 @@ Used by `cli.commands`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from vergence.cli.app import Flag
 from vergence.console import out
@@ -78,6 +80,33 @@ def live(
         used = (headless, smooth, points, serve, token, record, seconds, person, correction)
         _refuse_unused(*used, threads if threads != 1 else None)
         collect(model, camera, out, calibrate, played, eyes, screen, samples)
+
+
+@ask_for_trust
+def web(
+    folder: Path,
+    *,
+    out_: Annotated[Path, Parameter(name="--out")],
+    runtime: Path | None = None,
+    packed: Flag = False,
+    seed: int | None = None,
+) -> None:
+    """Write a static page that corrects a model for whoever opens it, in the browser.
+
+    Args:
+        folder: run directory of gaze angles of eye images; or of its leave-one-out evaluation.
+        out_: a new folder for the page, for any static host.
+        runtime: archive (.tgz) or folder of onnxruntime-web 1.30.0; default: got once by npm.
+        packed: a page that works when its index.html is opened as a file.
+        seed: the seed whose model is written; default the first.
+    """
+    from vergence.live.static_page import write_page
+
+    size = write_page(folder, out_, runtime, packed, seed)
+    out.print(f"page: {out_ / 'index.html'} ({size / 1e6:.0f} MB)", soft_wrap=True, highlight=False)
+    if not packed:
+        served = f"python -m http.server --directory {out_} --bind 127.0.0.1"
+        out.print(f"to try it: {served}", soft_wrap=True, highlight=False)
 
 
 def _refuse_unused(*values: object) -> None:

@@ -9,7 +9,8 @@ const SIDE = 0.3; // difference of the inputs of a left and a right eye
 const FAINT = 0.15; // added to the deviation of a picture, so that a flat one stays flat
 const LEAST_NOISE = 3e-8; // radians squared
 const SMALL = 10, FOLDS = 5, FEWEST = 2; // folds of cross-validation
-export const SHARED = "shared model", RESIDUAL = "residual kernel";
+export const SHARED = "shared model";
+export const RESIDUAL = "residual kernel";
 
 /** Solves A x = b for a square matrix and several columns, by elimination with pivots. */
 export function solve(matrix, columns) {
@@ -156,12 +157,12 @@ export function errorDegrees(a, b) {
  * Chooses a way by cross-validation on the samples, and returns {way, errors}: degrees on samples
  * left out, by way. The residual kernel is kept unless another way is better by more than two
  * standard errors, and never a way that is worse than it. `wide[n - 1]` is Student's quantile of
- * these two standard errors at n degrees of freedom.
+ * these two standard errors at n degrees of freedom. `unsure` is the way for samples of one dot.
  */
-export function choose(samples, variances, wide) {
+export function choose(samples, variances, wide, unsure) {
   const numbers = [...new Set(samples.map((each) => each.unit))];
   const count = numbers.length;
-  if (count < FEWEST) return { way: samples.length ? RESIDUAL : SHARED, errors: {} };
+  if (count < FEWEST) return { way: samples.length ? unsure : SHARED, errors: {} };
   const folds = count <= SMALL ? count : FOLDS;
   const unit = samples.map((each) => numbers.indexOf(each.unit));
   const fold = unit.map((number) => Math.floor((number * folds) / count));
