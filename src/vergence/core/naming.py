@@ -1,9 +1,12 @@
-"""Names of methods, tasks, networks and data sets in experiments, and nouns after numbers.
+"""Names of methods, data sets and settings in experiments, and nouns after numbers.
 
 Used in most packages.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 FROM_FILE = "vergence_file_"
@@ -39,3 +42,22 @@ def plural(count: int, noun: str) -> str:
         ('1 seed', '2 rounds', '1 person', '0 people')
     """
     return f"{count} {noun if count == 1 else IRREGULAR.get(noun, f'{noun}s')}"
+
+
+def dotted(
+    table: Mapping[str, Any],
+    above: str = "",
+    nested: Callable[[Any], bool] = lambda value: isinstance(value, Mapping),
+) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables by dotted name, such as `local.lr`.
+
+    Args:
+        table: the table.
+        above: prefix of the names.
+        nested: returns whether a value is a table whose values are yielded, and not itself.
+    """
+    for key, value in table.items():
+        if nested(value):
+            yield from dotted(value, f"{above}{key}.", nested)
+        else:
+            yield f"{above}{key}", value

@@ -17,6 +17,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from vergence.core.federation import MANY
+from vergence.core.naming import dotted
 from vergence.core.options import check_ranges
 from vergence.core.randomness import RandomStream
 from vergence.engine.participation import round_half_up, suggest
@@ -275,22 +276,19 @@ class Tuning:
             raise ConfigError("tuning: people must name those the settings were chosen on; got ()")
 
 
-def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of nested tables by dotted name, such as `local.lr`.
 
     `local = { lr = [...] }` becomes `"local.lr" = [...]`. A table with `low` or `high` is a range,
     and stays a value.
-
-    Args:
-        table: the table.
-        above: prefix of the names.
     """
-    settings: dict[str, Any] = {}
-    for key, value in table.items():
-        # A table with an end of a range is a range, and no table of settings.
-        nested = isinstance(value, dict) and value and not {"low", "high"} & set(value)
-        settings |= flat(value, f"{above}{key}.") if nested else {above + key: value}
-    return settings
+    # A table with an end of a range is a range, and no table of settings.
+    return dict(
+        dotted(
+            table,
+            nested=lambda v: bool(v) and isinstance(v, dict) and {"low", "high"}.isdisjoint(v),
+        )
+    )
 
 
 def listed(values: Any, where: str) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
+from vergence.core.grouping import by_key
 from vergence.errors import StateError
 from vergence.experiment.code_names import default_label
 from vergence.results.read import Frame, table
@@ -25,6 +26,8 @@ Curve = list[tuple[int, int, float]]
 # The pace is the median over this many rounds: one slow round, such as an evaluation's, must not
 # change the time left.
 WINDOW = 10
+MISSED = ("lost", "late", "dropped", "quarantined", "left out")
+"""Kinds of turns that did not count, as statuses begin."""
 
 
 class Headline(NamedTuple):
@@ -57,7 +60,7 @@ class MethodTraffic(NamedTuple):
     counted: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class PersonProgress:
     """One client's turns in all seeds.
 
@@ -153,16 +156,13 @@ def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) 
     if not (took or finished):
         state = "running" if writing else "interrupted" if tables[0].exists() else "waiting"
         return MethodProgress(label, method, state, None, seeds, 0, rounds, 0)
-    traffic, people, troubles = _read_turns(tables[1])
     state = "finished" if finished else "running" if writing else "interrupted"
     # A finished run has done all rounds, also those that it did not measure.
     at = _ends(path, seeds, rounds) if finished else _reached(took)
     seed = next(s for s in reversed(seeds) if s in at)
     here = at[seed]
+    traffic, people, troubles = _read_turns(tables[1], here)
     best = read_json(path / "results.json").get("best_round", {}) if finished else {}
-    for person in people.values():
-        person.last_reply = None if person.last_reply is None else min(person.last_reply, here)
-        person.silence = here - (person.last_reply or 0)
     last = [took[key] for key in sorted(took) if key[0] == seed and key[1]][-WINDOW:]
     pace = median(last) if last else None
     done = sum(at.values())
@@ -185,7 +185,7 @@ def stand(path: Path, label: str, experiment: Mapping[str, Any], writing: bool) 
         sum(t.down for t in traffic),
         curves,
         tuple(traffic),
-        tuple(people.values()),
+        tuple(people),
         tuple(troubles),
         _poison(experiment),
     )
@@ -224,34 +224,27 @@ def _read_rounds(path: Path, rounds: int) -> tuple[dict[str, Curve], dict[tuple[
     return curves, dict(took)
 
 
-def _read_turns(path: Path) -> tuple[list[MethodTraffic], dict[str, PersonProgress], list[Trouble]]:
-    """Return the traffic of every round, the clients, and the turns that did not count."""
+def _read_turns(
+    path: Path, done: int
+) -> tuple[list[MethodTraffic], list[PersonProgress], list[Trouble]]:
+    """Return the traffic of every round, the clients, and the turns that did not count.
+
+    `done` is the number of rounds that are done with the last seed.
+    """
     log = table(path, growing=True)
-    people = {
-        client: PersonProgress(
-            client,
-            bytes_up=float(own.bytes_up.sum()),
-            bytes_down=float(own.bytes_down.sum()),
-            examples=float(_last(own.examples[own.examples > 0]) or 0),
-            share=_last(own.personal_fraction.dropna()),
-        )
-        for client, own in log.groupby("client", sort=False)
-    }
     # A late upload is logged in a line of its own, and is no turn.
     asked = log[log.verb != "upload"]
     # Reversed, so that the first failure of several in a round is the one that stays.
     failed = asked[asked.status != "ok"].iloc[::-1]
     turns = dict.fromkeys(_keys(asked), "ok") | dict(zip(_keys(failed), failed.status, strict=True))
-    troubles, current = [], None
-    for (seed, at, client), status in turns.items():
-        # "Last heard" is a round of the last seed: a new seed starts without replies.
-        if seed != current:
-            current = seed
-            for person in people.values():
-                person.last_reply = None
-        _note(people[client], at, status)
-        if status != "ok":
-            troubles.append(Trouble(seed, at, client, status))
+    troubles = [Trouble(*key, status) for key, status in turns.items() if status != "ok"]
+    by_client = by_key((key[2], (*key[:2], status)) for key, status in turns.items())
+    # "Last heard" is a round of the last seed: a new seed starts without replies.
+    last = next((seed for seed, *_ in reversed(turns)), None)
+    people = [
+        _person(client, own, by_client.get(client, []), last, done)
+        for client, own in log.groupby("client", sort=False)
+    ]
     replies = Counter((seed, at) for seed, at, _ in turns)
     counted = Counter((seed, at) for (seed, at, _), status in turns.items() if status == "ok")
     sizes = log.groupby(["seed", "round"], sort=False, as_index=False)[["bytes_up", "bytes_down"]]
@@ -270,19 +263,28 @@ def _last(column: Any) -> float | None:
     return float(column.iloc[-1]) if len(column) else None
 
 
-def _note(person: PersonProgress, at: int, status: str) -> None:
-    """Count one turn of a person."""
-    kind = status.partition(":")[0]
-    person.asked += 1
-    if kind == "ok":
-        person.counted, person.last_reply = person.counted + 1, at
-        return
-    person.reason = status
-    # The reply came, and its client continues from it: for the client this was no silence.
-    if kind == "left out":
-        person.left_out, person.last_reply = person.left_out + 1, at
-    if kind in ("lost", "late", "dropped", "quarantined"):
-        setattr(person, kind, getattr(person, kind) + 1)
+def _person(
+    client: str, log: Frame, turns: list[tuple[int, int, str]], last: int | None, done: int
+) -> PersonProgress:
+    """Return a client's progress from its lines of the log, and its turns (seed, round, status)."""
+    kinds = Counter(status.partition(":")[0] for *_, status in turns)
+    # Of a turn that was left out the reply came: for the client this was no silence.
+    heard = [at for seed, at, how in turns if seed == last and how.startswith(("ok", "left out"))]
+    reply = min(heard[-1], done) if heard else None
+    missed = {kind.replace(" ", "_"): kinds[kind] for kind in MISSED}
+    return PersonProgress(
+        client,
+        len(turns),
+        kinds["ok"],
+        **missed,
+        last_reply=reply,
+        silence=done - (reply or 0),
+        bytes_up=float(log.bytes_up.sum()),
+        bytes_down=float(log.bytes_down.sum()),
+        examples=float(_last(log.examples[log.examples > 0]) or 0),
+        share=_last(log.personal_fraction.dropna()),
+        reason=next((how for *_, how in reversed(turns) if how != "ok"), ""),
+    )
 
 
 def _headline(

@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import tomli_w
 
-from vergence.core.naming import plural
+from vergence.core.naming import dotted, plural
 from vergence.errors import ConfigError, PartialRun
 from vergence.monitoring.method_progress import MethodProgress
 from vergence.monitoring.status import Status, server_of, status
@@ -219,7 +219,7 @@ class SentMetrics:
         name = f"{self.run.label} seed {self.seed}"
         number = self.client.create_run(home, tags=tags, run_name=name).info.run_id
         table = {**self.experiment(), "label": self.run.label, "seed": self.seed}
-        params = [Param(k, v[:LONGEST]) for k, v in flat(table)]
+        params = [Param(k, _as_text(v)[:LONGEST]) for k, v in dotted(table)]
         # MLflow takes at most 100 parameters in a request.
         self.client.log_batch(number, params=params[:100])
         for at in range(100, len(params), 100):
@@ -307,15 +307,6 @@ def of_nobody(results: Mapping[str, Any]) -> dict[str, Any]:
     }
     rest = {k: v for k, v in results.items() if k not in ("people", "fairness")}
     return {**rest, "metrics": metrics, "privacy": privacy}
-
-
-def flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the values of nested tables by dotted name."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", _as_text(value)
 
 
 def _as_text(value: Any) -> str:

@@ -69,16 +69,16 @@ def explain(experiment: Experiment, console: Console) -> None:
     if (known := counted(experiment, data)) is not None:
         plan = plan.known(plan.silos.count(len(known.clients)))
     many = count_people(experiment, known)
-    length = experiment.default_length or plan.length
-    console.print(f"trains {length}", markup=False, soft_wrap=True)
-    if experiment.few_data:
-        console.print(f"few data: {experiment.few_data.sentence()}", markup=False, soft_wrap=True)
-    if task.own_prior:
-        console.print(OWN_PRIOR, markup=False, soft_wrap=True)
-    if grouping := experiment.dataset.grouping:
-        console.print(f"clients: {grouping}", markup=False, soft_wrap=True)
-    if (start := experiment.model.start) is not None:
-        console.print(start_sentence(start), markup=False, soft_wrap=True)
+    few, start, grouping = experiment.few_data, experiment.model.start, experiment.dataset.grouping
+    lines = [
+        f"trains {experiment.default_length or plan.length}",
+        *([f"few data: {few.sentence()}"] if few else []),
+        *([OWN_PRIOR] if task.own_prior else []),
+        *([f"clients: {grouping}"] if grouping else []),
+        *([start_sentence(start)] if start is not None else []),
+    ]
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
     if loaded is not None:
         for line in register.sentences(plan, lambda: loaded.raw):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -88,35 +88,43 @@ def explain(experiment: Experiment, console: Console) -> None:
     for label, method in experiment.methods.items():
         console.rule(f"[bold]{label}")
         console.print((type(method).__doc__ or "").partition("\n")[0])
-        how = "in closed form, without steps" if method.closed_form else method.local.sentence
-        console.print(f"  local training: {how}", highlight=False, markup=False)
-        diagram = flow(method, task, plan.privacy, bool(plan.silos))
-        console.print(diagram, highlight=False, markup=False)
-        wire = experiment.plan.wire
-        if not wire.lossless and not method.pooled:
-            rest = "; what was not sent yet stays with the client" if wire.feedback else ""
-            text = f"  up goes by the codec {wire.codec}, smaller than written above{rest}"
-            console.print(text, highlight=False, markup=False)
-        delivery = experiment.plan.delivery
-        # A sum of one reply hides nobody, also where the exposure table promises sums.
-        if not method.pooled and (
-            delivery.name == "fedasync"
-            or (delivery.name in ("quorum", "fedbuff") and delivery.replies == 1)
-        ):
-            text = "  beware: with this delivery each sum is one person's update"
-            console.print(text, highlight=False, markup=False)
-        if people is not None:
-            seen = people.pooled() if method.pooled else people
-            for line in forecast_lines(experiment.plan, method, task, seen):
-                console.print(f"  {line}", highlight=False, markup=False)
         sentences = statements(plan, method, task, known, many)
-        for line in (each.text for each in sentences if each.part == "size"):
+        seen = people.pooled() if people is not None and method.pooled else people
+        forecast = [] if seen is None else forecast_lines(experiment.plan, method, task, seen)
+        for line in _training_lines(experiment, method, task, plan):
+            console.print(line, highlight=False, markup=False)
+        for line in (*forecast, *(each.text for each in sentences if each.part == "size")):
             console.print(f"  {line}", highlight=False, markup=False)
         if experiment.poison is not None and experiment.poison.share:
             text = f"  POISONED on purpose: {poisoned(experiment)}"
             console.print(text, highlight=False, markup=False)
         console.print(learns(method, task, plan, sentences))
         console.print(crossing(carried(plan, method, task, data), bool(plan.silos)))
+
+
+def _training_lines(experiment: Experiment, method: Method, task: Task, plan: Plan) -> list[str]:
+    """Return lines on local training, the flow of data, the codec and the delivery."""
+    wire, delivery = experiment.plan.wire, experiment.plan.delivery
+    how = "in closed form, without steps" if method.closed_form else method.local.sentence
+    rest = "; what was not sent yet stays with the client" if wire.feedback else ""
+    # A sum of one reply hides nobody, also where the exposure table promises sums.
+    alone = delivery.name == "fedasync" or (
+        delivery.name in ("quorum", "fedbuff") and delivery.replies == 1
+    )
+    return [
+        f"  local training: {how}",
+        flow(method, task, plan.privacy, bool(plan.silos)),
+        *(
+            [f"  up goes by the codec {wire.codec}, smaller than written above{rest}"]
+            if not (wire.lossless or method.pooled)
+            else []
+        ),
+        *(
+            ["  beware: with this delivery each sum is one person's update"]
+            if alone and not method.pooled
+            else []
+        ),
+    ]
 
 
 def start_sentence(start: StartingModel) -> str:
@@ -196,9 +204,8 @@ def flow(method: Method, task: Task, privacy: Privacy, labs: bool = False) -> st
     """Draw what the server sends, what clients reply and what stays, with sizes."""
     server, client = method.server(task), method.client(task)
     offered = {name: f"{name} ({megabytes(p)})" for name, p in method.offer(server, "").items()}
-    lines = []
-    if method.pooled:
-        lines.append("  everybody's raw data ------> one data centre   (once, before training)")
+    pooled = "  everybody's raw data ------> one data centre   (once, before training)"
+    lines = [pooled] if method.pooled else []
     for verb, exposed in method.exposure.items():
         sent = list(offered) if exposed.down is None else exposed.down
         down = ", ".join(offered.get(name, name) for name in sent)
@@ -207,15 +214,11 @@ def flow(method: Method, task: Task, privacy: Privacy, labs: bool = False) -> st
             f"  server <-- {upwards(exposed, server, method, task, privacy, labs)} --- client",
         ]
     rest = ", ".join(f"{name} ({megabytes(p)})" for name, p in method.server_part(server).items())
-    if rest:
-        lines.append(
-            f"  stays with the server: {rest}; in a deployment it goes to each client that is "
-            "measured"
-        )
-    lines.append(
-        f"  stays with the client: raw data; {', '.join(state_contents(client)) or 'no state'}"
+    stays = (
+        f"  stays with the server: {rest}; in a deployment it goes to each client that is measured"
     )
-    return "\n".join(lines)
+    own = f"  stays with the client: raw data; {', '.join(state_contents(client)) or 'no state'}"
+    return "\n".join([*lines, *([stays] if rest else []), own])
 
 
 def upwards(
@@ -308,37 +311,57 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
         table.add_row(f"server ({verb})", learned)
     for text, who in ((each.text, each.who) for each in statements if each.part == "table"):
         table.add_row(who, text)
-    table.add_row("another client", others(method, task))
     plain = any(e.trees for e in method.exposure.values())
     single = "every lab's sum of updates" if labs else "every single update"
     seen = f"{single}: aggregation here is plain, not secure" if plain else "metrics"
-    seen = f"{seen}; sizes and times of messages"
-    if not privacy.least:
-        table.add_row("who runs or taps the server", seen)
-    for text, who in ((each.text, each.who) for each in statements if each.part == "closing table"):
-        table.add_row(who, text)
     sent = {kind for exposed in method.exposure.values() for kind in kinds(method, exposed)}
     columns = (*task.labels, *task.side_inputs) if "labels" in sent else ()
-    if columns:
-        table.add_row("server", f"{', '.join(columns)} of every sample it is told of")
-    # What attackers of the literature can compute is said next to what they see.
-    if "smashed" in sent:
-        table.add_row("beware", "pictures can be rebuilt from smashed data (see split_learning.md)")
-    if any(compares(method, exposed) for exposed in method.exposure.values()):
-        text = "single real samples can be worked out from gradients: made-up ones are compared"
-        table.add_row("beware", f"{text} with them")
-    if "loss gradients" in sent:
-        what = "pictures (from end)" if task.never_sent else "labels (from pull and end)"
-        table.add_row("server, by computing", f"{what}: not sent, but it averages end")
+    compared = any(compares(method, exposed) for exposed in method.exposure.values())
+    what = "pictures (from end)" if task.never_sent else "labels (from pull and end)"
+    chosen = " and its models are chosen" if plan.early_stopping.restores else ""
+    closing = [each for each in statements if each.part == "closing table"]
+    rows = (
+        (True, "another client", others(method, task)),
+        (
+            not privacy.least,
+            "who runs or taps the server",
+            f"{seen}; sizes and times of messages",
+        ),
+        *((True, each.who, each.text) for each in closing),
+        (columns, "server", f"{', '.join(columns)} of every sample it is told of"),
+        # What attackers of the literature can compute is said next to what they see.
+        (
+            "smashed" in sent,
+            "beware",
+            "pictures can be rebuilt from smashed data (see split_learning.md)",
+        ),
+        (
+            compared,
+            "beware",
+            "single real samples can be worked out from gradients: made-up ones are compared with "
+            "them",
+        ),
+        (
+            "loss gradients" in sent,
+            "server, by computing",
+            f"{what}: not sent, but it averages end",
+        ),
+        (
+            plan.early_stopping.patience,
+            "who runs the server",
+            f"every person's score on validation samples, by which the run ends{chosen}",
+        ),
+    )
+    for holds, who, text in rows:
+        if holds:
+            table.add_row(who, text)
     *raw, labels = subject(task).raw
-    secrets = [*raw, *([] if columns else [labels])]
-    if plan.early_stopping.patience:
-        chosen = " and its models are chosen" if plan.early_stopping.restores else ""
-        row = f"every person's score on validation samples, by which the run ends{chosen}"
-        table.add_row("who runs the server", row)
-    else:
-        secrets.append("validation scores")
-    secrets += ["personal entries"] if personal(method.client(task)) else []
+    secrets = [
+        *raw,
+        *([] if columns else [labels]),
+        *([] if plan.early_stopping.patience else ["validation scores"]),
+        *(["personal entries"] if personal(method.client(task)) else []),
+    ]
     # In a simulation personal models lie side by side, in one folder.
     where = ", in a deployment" * method.stores_inputs(task)
     table.add_row(f"nobody else{where}", ", ".join(secrets))

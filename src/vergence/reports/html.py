@@ -17,6 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from vergence.core.files import refuse_links, write_text
+from vergence.core.naming import dotted
 from vergence.errors import ConfigError, nearest
 from vergence.monitoring.unfinished import unfinished
 from vergence.reports.plots import class_accuracy, gaze_maps, groups
@@ -247,7 +248,12 @@ def _context(study: StudyResults) -> dict[str, Any]:
         "figures": list(_figures(study)),
         "trouble": list(_trouble(study)),
         "runs": [_recipe(run) for run in study.runs],
-        "provenance": _flat(first.provenance),
+        # The command has a place of its own on the page, ready to be copied.
+        "provenance": [
+            (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for name, value in dotted(first.provenance)
+            if name != "command"
+        ],
         "repeat": _repeat(_command(first), study.folder),
     }
 
@@ -423,19 +429,3 @@ def _recipe(run: Run) -> dict[str, Any]:
 def _command(run: Run) -> str:
     command = run.provenance.get("command", "")
     return command if isinstance(command, str) else " ".join(map(str, command))
-
-
-def _flat(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
-    """Return nested provenance as lines of dotted name and value."""
-    lines: list[tuple[str, str]] = []
-    for key, value in tree.items():
-        name = f"{above}{key}"
-        # The command has a place of its own on the page, ready to be copied.
-        if name == "command":
-            continue
-        if isinstance(value, Mapping):
-            lines += _flat(value, f"{name}.")
-        else:
-            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            lines.append((name, text))
-    return lines

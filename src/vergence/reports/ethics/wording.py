@@ -178,6 +178,9 @@ def nearness(times: float) -> str:
     return f"{times:.3g} times nearer than chance: something of the person is left"
 
 
+FOUND_OUT = "Attacks found out more about people than chance does: who it was, or who was in."
+
+
 def verdict(
     means: PrivacyMeans, budget: Mapping[str, Any], rebuilt: float | None, people: bool = False
 ) -> list[str]:
@@ -195,49 +198,54 @@ def verdict(
             "Nothing in this plan hides anybody from whoever works there.",
             *([f"{WHERE[means.ran]}."] if means.ran in WHERE else []),
         ]
-    told = [_where(means)]
     if not means.sends:
-        return [*told, "What is learned from them stays there too; only measurements leave."]
-    if "smashed" in means.kinds:
-        labels = f", and with it {means.subject.labels}" if "labels" in means.kinds else ""
-        told.append(f"Something made from every single picture goes to the server{labels}.")
-    elif "answers" in means.kinds:
-        told.append(
-            "A model trained on them stays there too, and answers questions. The server "
-            "learns from what it says of made-up samples."
-        )
-        if means.compared:
-            told.append(
-                f"Every answer compares these with single real {means.subject.rebuilt}, "
-                "and real ones can be worked out from it."
-            )
-    elif means.least:
-        many = "labs" if means.plan.silos else "people"
-        told.append(
-            f"The server sees only sums over {means.least} {many} or more, as long as not too "
-            "many of those involved conspire."
-        )
-    elif means.plan.silos:
-        told.append(
-            "What was learned from the people of a lab is added up there, and the server sees each "
-            "lab's sum."
-        )
-    else:
-        told.append("What was learned from one person is seen, person by person, by the server.")
-    if rebuilt is not None or "smashed" in means.kinds:
-        told.append(
-            "Whether pictures can be rebuilt from it was not tried here."
-            if rebuilt is None
-            else f"Pictures were rebuilt from it, {rebuilt:.3g} times nearer to the originals than "
-            "by chance."
+        stays = "What is learned from them stays there too; only measurements leave."
+        return [_where(means), stays]
+    tried = "Whether pictures can be rebuilt from it was not tried here."
+    if rebuilt is not None:
+        tried = (
+            f"Pictures were rebuilt from it, {rebuilt:.3g} times nearer to the originals than by "
+            "chance."
             if rebuilt > HARDLY
             else f"The attack that was tried rebuilt pictures {nearness(rebuilt)}."
         )
-    if people:
-        told.append(
-            "Attacks found out more about people than chance does: who it was, or who was in."
+    smashed = "smashed" in means.kinds
+    return [
+        _where(means),
+        *_leaves(means),
+        *([tried] if smashed or rebuilt is not None else []),
+        *([FOUND_OUT] if people else []),
+        *_promise(budget, means.subject.samples),
+    ]
+
+
+def _leaves(means: PrivacyMeans) -> list[str]:
+    """Return the sentences on what the server sees of what was learned."""
+    if "smashed" in means.kinds:
+        labels = f", and with it {means.subject.labels}" if "labels" in means.kinds else ""
+        return [f"Something made from every single picture goes to the server{labels}."]
+    if "answers" in means.kinds:
+        asks = (
+            "A model trained on them stays there too, and answers questions. The server learns "
+            "from what it says of made-up samples."
         )
-    return [*told, *_promise(budget, means.subject.samples)]
+        compares = (
+            f"Every answer compares these with single real {means.subject.rebuilt}, and real ones "
+            "can be worked out from it."
+        )
+        return [asks, compares] if means.compared else [asks]
+    if means.least:
+        many = "labs" if means.plan.silos else "people"
+        return [
+            f"The server sees only sums over {means.least} {many} or more, as long as not too "
+            "many of those involved conspire."
+        ]
+    return [
+        "What was learned from the people of a lab is added up there, and the server sees each "
+        "lab's sum."
+        if means.plan.silos
+        else "What was learned from one person is seen, person by person, by the server."
+    ]
 
 
 def _where(means: PrivacyMeans) -> str:
@@ -347,38 +355,42 @@ def stored(means: PrivacyMeans) -> list[list[str]]:
         f"on {means.device}" if here else f"on {means.device}; in a simulation, in the run's folder"
     )
     folder = "on the server's machine, in the folder of the run, until somebody deletes it"
-    rows = [
-        [
+    spends = means.plan.privacy.spends or means.least or "answers" in means.kinds
+    rows = (
+        (
+            True,
             "recordings",
             "stay where they are until somebody deletes them; decoded frames or features of them "
             "may lie in a cache of the same machine, and a simulation's report shows some samples",
-        ],
-        ["models and results", folder],
-        ["logs, with names of devices and times", f"{folder}; each device has a log of its own"],
-        ["keys of a deployment", "on the machine that made them, until somebody deletes them"],
-    ]
-    if not means.method.pooled:
-        rows.append(
-            [
-                "what belongs to one person, such as personal parts of models",
-                f"{own}, until deleted",
-            ]
-        )
-    if "smashed" in means.kinds:
-        rows.append(
-            [
-                "what the server gets of pictures",
-                "used for one step of training; nothing stops a server from keeping it",
-            ]
-        )
-    if means.plan.privacy.spends or means.least or "answers" in means.kinds:
-        rows.append(
-            [
-                "lists of what was given away (budgets, sums, answers)",
-                f"{own}; a device that has lost them, or has older ones, takes no part any more",
-            ]
-        )
-    return rows
+        ),
+        (True, "models and results", folder),
+        (
+            True,
+            "logs, with names of devices and times",
+            f"{folder}; each device has a log of its own",
+        ),
+        (
+            True,
+            "keys of a deployment",
+            "on the machine that made them, until somebody deletes them",
+        ),
+        (
+            not means.method.pooled,
+            "what belongs to one person, such as personal parts of models",
+            f"{own}, until deleted",
+        ),
+        (
+            "smashed" in means.kinds,
+            "what the server gets of pictures",
+            "used for one step of training; nothing stops a server from keeping it",
+        ),
+        (
+            spends,
+            "lists of what was given away (budgets, sums, answers)",
+            f"{own}; a device that has lost them, or has older ones, takes no part any more",
+        ),
+    )
+    return [[what, where] for holds, what, where in rows if holds]
 
 
 def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
@@ -396,35 +408,37 @@ def residual(means: PrivacyMeans, budget: Mapping[str, Any]) -> list[str]:
 
 def _rebuilt(means: PrivacyMeans) -> list[str]:
     """Return what may be reconstructed from a client's messages: recordings, or its model."""
-    told, many = [], means.subject.rebuilt
-    if "smashed" in means.kinds:
-        told.append(
-            "Rebuilt pictures: from what the first layers make of a picture, its owner's "
-            "eyes may be drawn again, and recognised."
-        )
-        if "labels" not in means.kinds:
-            told.append(
-                f"{means.subject.labels.capitalize()} is not sent, but the server can "
-                "compute much of it from what is."
-            )
-    elif "answers" in means.kinds:
-        told.append(
-            "A copy of the model on the device: with enough answers the server has one, "
-            "and whatever can be found out from that model."
-        )
-        if means.compared:
-            told.append(
-                f"Single {many}: the answers say how made-up ones would have to change "
-                "to be more like real ones. From that real ones can be worked out, "
-                "nearly exactly."
-            )
-    elif means.sends and not means.least:
-        sent = "a lab's sum of updates" if means.plan.silos else "one person's update"
-        told.append(
-            f"Rebuilt {many}: {sent}, which the server sees, may be turned "
-            f"back into {many}, the more easily the fewer it was made from."
-        )
-    return told
+    many, smashed = means.subject.rebuilt, "smashed" in means.kinds
+    answers = "answers" in means.kinds and not smashed
+    sent = "a lab's sum of updates" if means.plan.silos else "one person's update"
+    sentences = (
+        (
+            smashed,
+            "Rebuilt pictures: from what the first layers make of a picture, its owner's eyes may "
+            "be drawn again, and recognised.",
+        ),
+        (
+            smashed and "labels" not in means.kinds,
+            f"{means.subject.labels.capitalize()} is not sent, but the server can compute much of "
+            "it from what is.",
+        ),
+        (
+            answers,
+            "A copy of the model on the device: with enough answers the server has one, and "
+            "whatever can be found out from that model.",
+        ),
+        (
+            answers and means.compared,
+            f"Single {many}: the answers say how made-up ones would have to change to be more like "
+            "real ones. From that real ones can be worked out, nearly exactly.",
+        ),
+        (
+            means.sends and not (means.least or smashed or answers),
+            f"Rebuilt {many}: {sent}, which the server sees, may be turned back into {many}, the "
+            "more easily the fewer it was made from.",
+        ),
+    )
+    return [text for holds, text in sentences if holds]
 
 
 def _from_numbers_and_sums(means: PrivacyMeans) -> list[str]:
@@ -457,29 +471,31 @@ def unprotected(means: PrivacyMeans) -> list[str]:
     """Return what no part of the plan protects."""
     kept = means.task.by_sample and means.ran != "devices"
     parts = f", and of some also {means.subject.sample} by {means.subject.sample}" if kept else ""
-    told = [
-        "That somebody takes part, when, and how often: the server knows.",
-        "The device: whoever unlocks it can read the recordings on it.",
-        f"Use: whoever runs the model learns {means.subject.use}. That is what it is for.",
-        f"Measurements: {_measured(means, parts)}.",
-    ]
-    if means.sends and not means.least and not means.plan.privacy.bounded:
-        whose = "the people of each lab have together" if means.plan.silos else "each person has"
-        told.append(f"How many recordings {whose}: the server is told.")
-    if "labels" in means.kinds:
-        pose = ", and the pose of the head" if "pose" in means.task.side_inputs else ""
-        told.append(f"{means.subject.labels.capitalize()}{pose}: sent as it is.")
-    if (start := means.task.network.start) is not None:
-        many = len({(data, who) for data, people in start.learned_from for who in people})
-        told.append(
-            f"The {plural(many, 'person')} whom the model had learned from before ({start.data}): "
-            "it begins as that of another run, and what it tells of them no promise here counts."
-        )
-    samples = means.subject.samples
+    whose = "the people of each lab have together" if means.plan.silos else "each person has"
+    pose = ", and the pose of the head" if "pose" in means.task.side_inputs else ""
+    start, samples = means.task.network.start, means.subject.samples
+    many = {(data, who) for data, people in start.learned_from for who in people} if start else ()
     words = {"samples": samples, "Samples": samples.capitalize()}
-    told += [text.format_map(words) for text in means.sentences("unprotected")]
-    told.append("Mistakes in this software: nobody independent has checked it.")
-    return told
+    sentences = (
+        (True, "That somebody takes part, when, and how often: the server knows."),
+        (True, "The device: whoever unlocks it can read the recordings on it."),
+        (True, f"Use: whoever runs the model learns {means.subject.use}. That is what it is for."),
+        (True, f"Measurements: {_measured(means, parts)}."),
+        (
+            means.sends and not means.least and not means.plan.privacy.bounded,
+            f"How many recordings {whose}: the server is told.",
+        ),
+        ("labels" in means.kinds, f"{means.subject.labels.capitalize()}{pose}: sent as it is."),
+        (
+            start is not None,
+            f"The {plural(len(many), 'person')} whom the model had learned from before "
+            f"({start and start.data}): it begins as that of another run, and what it tells of "
+            "them no promise here counts.",
+        ),
+        *((True, text.format_map(words)) for text in means.sentences("unprotected")),
+        (True, "Mistakes in this software: nobody independent has checked it."),
+    )
+    return [text for holds, text in sentences if holds]
 
 
 def _measured(means: PrivacyMeans, parts: str) -> str:
