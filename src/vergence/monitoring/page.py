@@ -99,27 +99,21 @@ def colours(runs: Sequence[MethodProgress]) -> dict[str, str]:
 
 
 def _facts(status: Status) -> list[tuple[str, str]]:
-    run = status.now
+    run, several = status.now, len(status.runs) > 1
     done, total = sum(r.done for r in status.runs), sum(r.total for r in status.runs)
-    facts = [
-        (
-            f"{done} of {total}",
-            "rounds, all seeds and methods" if len(status.runs) > 1 else "rounds",
-        )
-    ]
-    if run.traffic:
-        last = run.traffic[-1]
-        facts.append((f"{last.counted} of {last.asked}", "replies counted in the last round"))
-    if run.headline is not None:
-        which = f", {name_of(run)}" if len(status.runs) > 1 else ""
-        facts.append((f"{run.headline.value:.3f}", metric_name(run.headline.metric) + which))
     moved = sum(r.bytes_up for r in status.runs), sum(r.bytes_down for r in status.runs)
-    facts.append((" / ".join(map(text.amount, moved)), "up / down so far"))
-    if run.pace is not None:
-        facts.append((f"{run.pace:.3g} s", "a round"))
-    if status.seconds_left is not None:
-        facts.append((text.duration(status.seconds_left), "left, without evaluations"))
-    return facts
+    best, left, which = run.headline, status.seconds_left, f", {name_of(run)}" * several
+    return [
+        (f"{done} of {total}", "rounds, all seeds and methods" if several else "rounds"),
+        *(
+            (f"{last.counted} of {last.asked}", "replies counted in the last round")
+            for last in run.traffic[-1:]
+        ),
+        *([(f"{best.value:.3f}", metric_name(best.metric) + which)] if best is not None else []),
+        (" / ".join(map(text.amount, moved)), "up / down so far"),
+        *([(f"{run.pace:.3g} s", "a round")] if run.pace is not None else []),
+        *([(text.duration(left), "left, without evaluations")] if left is not None else []),
+    ]
 
 
 def _figures(status: Status, tint: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -57,36 +57,32 @@ def parts(status: Status, lines: int = FEW) -> list[RenderableType]:
     head = f"{status.folder}: {state}{number}{_when(status.now.written)}"
     if status.seconds_left is not None:
         head += f"; about {duration(status.seconds_left)} left, without evaluations"
-    parts: list[RenderableType] = [plain(head), _runs(status.runs)]
-    if status.deployed is not None:
-        parts += [plain(line) for line in connected(status)]
-    run = status.now
-    if run.poison:
-        parts.append(plain(f"{run.label} is POISONED on purpose: {run.poison}"))
+    run, events = status.now, status.events[-lines:] if lines else ()
+    poison = f"{run.label} is POISONED on purpose: {run.poison}"
+    return [
+        plain(head),
+        _runs(status.runs),
+        *map(plain, connected(status)),
+        *([plain(poison)] if run.poison else []),
+        *_missed(run, lines),
+        *(plain(f"{str(e['time'])[:19].replace('T', ' ')}  {e['text']}") for e in events),
+    ]
+
+
+def _missed(run: MethodProgress, lines: int) -> list[RenderableType]:
+    """Return a table of clients whose turns did not count, and the reasons; empty without any."""
     missed = [p for p in silent_first(run)[0] if p.missed][:lines]
-    if missed:
-        table = Table(
-            "client",
-            "last heard",
-            "rounds ago",
-            "counted",
-            "lost",
-            "late",
-            "dropped",
-            "quarantined",
-            "left out",
-            title=f"{run.label}: whose turns did not count",
-        )
-        for p in missed:
-            last = "never" if p.last_reply is None else f"round {p.last_reply}"
-            cells = last, p.silence, f"{p.counted} of {p.asked}", p.lost, p.late, p.dropped
-            table.add_row(plain(p.name), *map(str, cells), str(p.quarantined), str(p.left_out))
-        parts.append(table)
-        some = [f"{many} × {reason}" for reason, many in reasons(run)[:lines]]
-        parts += [plain("Turns that did not count: " + "; ".join(some))]
-    for event in status.events[-lines:] if lines else ():
-        parts.append(plain(f"{str(event['time'])[:19].replace('T', ' ')}  {event['text']}"))
-    return parts
+    if not missed:
+        return []
+    heads = "client", "last heard", "rounds ago", "counted", "lost", "late", "dropped"
+    title = f"{run.label}: whose turns did not count"
+    table = Table(*heads, "quarantined", "left out", title=title)
+    for p in missed:
+        last = "never" if p.last_reply is None else f"round {p.last_reply}"
+        cells = last, p.silence, f"{p.counted} of {p.asked}", p.lost, p.late, p.dropped
+        table.add_row(plain(p.name), *map(str, cells), str(p.quarantined), str(p.left_out))
+    some = [f"{many} × {reason}" for reason, many in reasons(run)[:lines]]
+    return [table, plain("Turns that did not count: " + "; ".join(some))]
 
 
 def _runs(runs: Sequence[MethodProgress]) -> Table:

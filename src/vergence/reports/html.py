@@ -269,14 +269,15 @@ def _facts(study: StudyResults) -> list[tuple[str, str]]:
     first = study.runs[0]
     count, trained = len(first.people), first.results.get("clients", 0)
     text = f"people measured of {trained}" if trained > count else "people"
-    facts = [(str(count), text), _many(first.seeds, "seed")]
-    if "rounds" in first.results:
-        facts.append((str(first.results["rounds"]), "rounds"))
-    facts.append(_many(study.runs, "method"))
+    rounds = first.results.get("rounds")
     seconds = sum(float(r.results.get("seconds") or 0) for r in study.runs)
-    if seconds:
-        facts.append((_duration(seconds), "of computing"))
-    return facts
+    return [
+        (str(count), text),
+        _many(first.seeds, "seed"),
+        *([(str(rounds), "rounds")] if "rounds" in first.results else []),
+        _many(study.runs, "method"),
+        *([(_duration(seconds), "of computing")] if seconds else []),
+    ]
 
 
 def _many(things: Sequence[Any], name: str) -> tuple[str, str]:

@@ -225,20 +225,26 @@ def training_notes(study: StudyResults, metric: str) -> list[str]:
         for label, each in found.items()
         if each.gaining > 0
     ]
-    notes = []
-    if not any(each.prior for each in found.values()):
-        notes.append("No baseline: what a constant answer would have is not known, so no verdict.")
-    elif all(each.learned is None for each in found.values()):
-        notes.append("Too few people for an interval, so no verdict on what was learned.")
-    elif not any(each.learned for each in found.values()):
-        notes.append("Nothing was learned that these people show: no row beats the best guess.")
-    elif unlearned:
-        notes.append(f"Not shown to beat the best guess: {named(unlearned)}.")
-    if below:
-        notes.append(f"Worse than a constant: {named(below)}.")
-    if rising:
-        notes.append(f"Not trained to the end: {'; '.join(rising)}.")
-    return notes
+    verdicts = (
+        (
+            not any(each.prior for each in found.values()),
+            "No baseline: what a constant answer would have is not known, so no verdict.",
+        ),
+        (
+            all(each.learned is None for each in found.values()),
+            "Too few people for an interval, so no verdict on what was learned.",
+        ),
+        (
+            not any(each.learned for each in found.values()),
+            "Nothing was learned that these people show: no row beats the best guess.",
+        ),
+        (unlearned, f"Not shown to beat the best guess: {named(unlearned)}."),
+    )
+    return [
+        *[text for holds, text in verdicts if holds][:1],
+        *([f"Worse than a constant: {named(below)}."] if below else []),
+        *([f"Not trained to the end: {'; '.join(rising)}."] if rising else []),
+    ]
 
 
 def best_pairs(study: StudyResults, metric: str, judged: Sequence[ComparedMethod]) -> list[str]:
@@ -307,20 +313,19 @@ def chance(p: float) -> str:
 def _caveats(judged: Sequence[ComparedMethod], unit: Unit) -> list[str]:
     many = family(judged)
     draws = UNITS[unit]
-    notes = [
-        f"Holm over {plural(many, 'comparison')}, a pair below {ALPHA} is different; "
-        f"bootstrap: BCa, {DRAWS:,} samples of {draws}."
-    ]
     count = min(j.pair.people for j in judged)
     least = 2.0 ** (1 - count)
-    if least * many >= ALPHA:
-        notes.append(
-            f"Of {count} {draws}, Wilcoxon's p cannot be below {chance(least)}, nor Holm's below "
-            f"{chance(min(1.0, least * many))}."
-        )
-    if unit == "person-seed":
-        notes.append("Seeds of one person are not independent: these p-values are too small.")
-    return notes
+    few = (
+        f"Of {count} {draws}, Wilcoxon's p cannot be below {chance(least)}, nor Holm's below "
+        f"{chance(min(1.0, least * many))}."
+    )
+    alike = "Seeds of one person are not independent: these p-values are too small."
+    return [
+        f"Holm over {plural(many, 'comparison')}, a pair below {ALPHA} is different; "
+        f"bootstrap: BCa, {DRAWS:,} samples of {draws}.",
+        *([few] if least * many >= ALPHA else []),
+        *([alike] if unit == "person-seed" else []),
+    ]
 
 
 def ranks_block(study: StudyResults, metric: str, unit: Unit = "person") -> TextTable | None:
