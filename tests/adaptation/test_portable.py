@@ -104,7 +104,7 @@ HOSTILE = {
     "a way that was not chosen": (lambda c: c.update(way=SHARED), 3, SHARED),
     "NaN": (lambda c: c["samples"]["gaze"][0].__setitem__(0, float("nan")), 3, "gaze"),
     "infinity": (lambda c: c["samples"]["pose"][0].__setitem__(0, float("inf")), 3, "pose"),
-    "a large number": (lambda c: c["samples"]["pose"][0].__setitem__(0, 1e7), 3, "pose"),
+    "a large number": (lambda c: c["numbers"]["coefficients"][0].__setitem__(0, 1e7), 3, "numbers"),
     "degrees": (lambda c: c["samples"]["gaze"][0].__setitem__(0, 30.0), 3, "gaze"),
     "a number as text": (lambda c: c["samples"]["gaze"][0].__setitem__(0, "0"), 3, "gaze"),
     "a third eye": (lambda c: c["samples"]["side"].__setitem__(0, 2), 3, "side"),

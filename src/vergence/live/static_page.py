@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import zlib
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -176,9 +177,9 @@ def _verified(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
             with tarfile.open(source) as archive:
                 for name in names:
                     part = archive.extractfile(f"package/dist/{name}")
-                    # One byte more than the largest file tells that there is more.
+                    # No file of this release is larger, and one that is has another digest.
                     files[name] = b"" if part is None else part.read(20 << 20)
-    except (OSError, KeyError, EOFError, tarfile.TarError) as error:
+    except (OSError, KeyError, EOFError, tarfile.TarError, zlib.error) as error:
         raise DataError(
             f"{source} is no {RUNTIME} ({first_line(error)}): `{GET}` gets it"
         ) from None

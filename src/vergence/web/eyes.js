@@ -21,9 +21,14 @@ export async function openEyes(size) {
   video.muted = video.playsInline = true;
   return {
     async start() {
-      video.srcObject = await navigator.mediaDevices.getUserMedia({
-        video: { facingMode: "user", width: { ideal: 1280 }, height: { ideal: 720 } },
-      });
+      if (!navigator.mediaDevices) throw new Error("browsers give a camera to https:// alone");
+      const wanted = { facingMode: "user", width: { ideal: 1280 }, height: { ideal: 720 } };
+      try {
+        video.srcObject = await navigator.mediaDevices.getUserMedia({ video: wanted });
+      } catch (error) {
+        throw new Error(`the browser gives no camera (${error.message}); connect one, allow it ` +
+          "for this page, and try again");
+      }
       await video.play();
       [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
     },

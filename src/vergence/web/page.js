@@ -79,11 +79,12 @@ function windowPlace([width, height]) {
 }
 
 async function onStage(work) {
-  const stage = at("stage"), opener = document.activeElement;
+  const stage = at("stage"), opener = document.activeElement, main = document.querySelector("main");
   const leave = () => { ended = true; };
   const keys = (event) => event.key === "Escape" && leave();
   const changed = () => document.fullscreenElement || leave();
   stage.hidden = false;
+  main.inert = true; // what is under the stage is not reached by the keyboard either
   // Where a browser has no full screen, the dots stand in its window.
   await stage.requestFullscreen?.().catch(() => {});
   await frame();
@@ -99,6 +100,7 @@ async function onStage(work) {
     at("end").removeEventListener("click", leave);
     if (document.fullscreenElement) await document.exitFullscreen();
     for (const id of ["stage", "dot", "ring"]) at(id).hidden = true;
+    main.inert = false;
     opener?.focus();
   }
 }
