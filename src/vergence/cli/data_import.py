@@ -155,29 +155,34 @@ def _whose_notes(whose: Collection[tuple[str, str]], root: Path) -> list[str]:
     """Return notes on tables that may be attributed to the wrong person."""
     own = [(person, Path(at).relative_to(root).as_posix()) for at, person in sorted(whose)]
     tables, people = by_key(own), by_key((path, person) for person, path in own)
-    notes = []
     shared = [f"{who} ({', '.join(own)})" for who, own in tables.items() if len(own) > 1]
-    if shared and len(tables) > 1:
-        listed = "; ".join(shared[:3]) + ("; ..." if len(shared) > 3 else "")
-        notes.append(
-            f"{len(people)} tables are of {len(tables)} people: {listed}; if that is wrong, say "
-            "whose each is with federation.files or federation.columns.person: "
-            "docs/how-to/own_recordings.md, 'Whose table is whose'"
-        )
+    listed = "; ".join(shared[:3]) + ("; ..." if len(shared) > 3 else "")
     single = {path: own[0] for path, own in people.items() if len(own) == 1}
     # A table named for another person than its column says is most often an exchanged file.
     other = [
         path for path, who in single.items() if _normalised_name(who) not in _normalised_name(path)
     ]
-    # Where no table's name holds its person's, files are named by another scheme: no note.
-    if 0 < len(other) < len(single):
-        listed = [f"{path} is of '{single[path]}'" for path in other[:3]]
-        notes.append(f"{', '.join(listed)}: the column of people and the name of the table differ")
-    if len(tables) == 1:
-        (who,) = tables
-        below = f"; if people are its folders, import {root / who}" if (root / who).is_dir() else ""
-        notes.append(f"only one person ({who}), and methods are compared over people{below}")
-    return notes
+    swapped = ", ".join(f"{path} is of '{single[path]}'" for path in other[:3])
+    who = next(iter(tables), "")
+    below = f"; if people are its folders, import {root / who}" if (root / who).is_dir() else ""
+    notes = (
+        (
+            shared and len(tables) > 1,
+            f"{len(people)} tables are of {len(tables)} people: {listed}; if that is wrong, say "
+            "whose each is with federation.files or federation.columns.person: "
+            "docs/how-to/own_recordings.md, 'Whose table is whose'",
+        ),
+        # Where no table's name holds its person's, files are named by another scheme: no note.
+        (
+            0 < len(other) < len(single),
+            f"{swapped}: the column of people and the name of the table differ",
+        ),
+        (
+            len(tables) == 1,
+            f"only one person ({who}), and methods are compared over people{below}",
+        ),
+    )
+    return [text for holds, text in notes if holds]
 
 
 def _normalised_name(name: str) -> str:
@@ -216,17 +221,17 @@ def _experiment_text(
     """Return the text of the experiment file: findings as comments, then the TOML tables."""
     lines = [
         f"Written by `vergence data import`: {source.title}, "
-        f"{source.certainty} ({source.evidence})."
+        f"{source.certainty} ({source.evidence}).",
+        *(
+            f"{p.person}: {p.minutes:.1f} min, {p.samples:,} samples, {p.valid:.1%} valid, "
+            f"{p.outside:.1%} outside the picture, {p.gaps} gaps of more than 0.5 s"
+            for p in people
+        ),
+        f"Samples for training, validation and test: {sizes}".replace("'", ""),
+        *(f"{key}: {federation.about[key]}" for key in ("split", "left_out")),
+        *(f"LOOK AT THIS: {note}" for note in source.notes.values()),
+        *(f"WARNING: {note}" for note in few_notes(sizes, source.data)),
     ]
-    lines += [
-        f"{p.person}: {p.minutes:.1f} min, {p.samples:,} samples, {p.valid:.1%} valid, "
-        f"{p.outside:.1%} outside the picture, {p.gaps} gaps of more than 0.5 s"
-        for p in people
-    ]
-    lines.append(f"Samples for training, validation and test: {sizes}".replace("'", ""))
-    lines += [f"{key}: {federation.about[key]}" for key in ("split", "left_out")]
-    lines += [f"LOOK AT THIS: {note}" for note in source.notes.values()]
-    lines += [f"WARNING: {note}" for note in few_notes(sizes, source.data)]
     # A line break in a person's name would end the comment and smuggle TOML into the file.
     comments = "".join(f"# {printable(' '.join(line.split()))}\n" for line in lines)
     frames = next(iter(federation.people.values())).train.columns["points"].shape[1]

@@ -21,18 +21,15 @@ def sees(means: PrivacyMeans) -> list[tuple[str, str]]:
     # what it sends needs no text of its own here.
     if means.method.pooled:
         return [("the data centre", "all recordings and labels of everybody")]
-    told = [("whoever runs the server", _server(means))]
-    if means.parties:
-        told.append(
-            (
-                f"the helpers ({means.parties})",
-                "who took part, and random numbers that say something only if all helpers put "
-                "theirs together",
-            )
-        )
     found = downloads(means.method, means.task)
+    helpers = (
+        f"the helpers ({means.parties})",
+        "who took part, and random numbers that say something only if all helpers put theirs "
+        "together",
+    )
     return [
-        *told,
+        ("whoever runs the server", _server(means)),
+        *([helpers] if means.parties else []),
         (
             "somebody on the network",
             "when messages are sent and how long they are; if lines were "
