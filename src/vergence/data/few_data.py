@@ -91,18 +91,17 @@ class FewSamples(NamedOptions):
     def sentence(self) -> str:
         """Return a sentence that describes the choice of samples, without the names of people."""
         # Results are published with this sentence: it must not say who was label-poor.
-        phrases = []
-        if self.samples_per_person is not None:
-            phrases.append(f"{self.samples_per_person} training samples of each person")
-        if self.label_poor:
-            people = len(self.label_poor)
-            who = f"each of {people} label-poor people" if people > 1 else "1 label-poor person"
-            phrases.append(f"{self.label_poor_samples} training samples of {who}")
+        people, every = len(self.label_poor), self.samples_per_person
+        who = f"each of {people} label-poor people" if people > 1 else "1 label-poor person"
+        phrases = [
+            *([f"{every} training samples of each person"] if every is not None else []),
+            *([f"{self.label_poor_samples} training samples of {who}"] if people else []),
+        ]
+        drawn = f"{'; '.join(phrases)}, drawn with seed {self.seed}; "
         if self.tested_on:
             condition, level = self.tested_on
-            drawn = f"{'; '.join(phrases)}, drawn with seed {self.seed}; " if phrases else ""
-            return f"{drawn}tested on {condition} {level} alone, trained on all else"
-        return f"{'; '.join(phrases)}, drawn with seed {self.seed}; validation and test are whole"
+            return f"{drawn * any(phrases)}tested on {condition} {level} alone, trained on all else"
+        return f"{drawn}validation and test are whole"
 
     def _people(self, people: Mapping[str, Splits]) -> Mapping[str, Splits]:
         if not isinstance(people, Population):

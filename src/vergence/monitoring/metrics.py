@@ -53,12 +53,10 @@ def _numbers(status: Status) -> Iterator[tuple[str, Labels, float]]:
         yield "clients_connected", (), len(status.deployed.connected)
     for run in status.runs:
         label: Labels = (("method", run.label),)
-        yield "rounds_done", label, run.done
-        yield "rounds", label, run.total
-        if run.pace is not None:
-            yield "round_seconds", label, run.pace
-        if run.written is not None:
-            yield "last_written_seconds", label, datetime.fromisoformat(run.written).timestamp()
+        written = run.written and datetime.fromisoformat(run.written).timestamp()
+        values = {"rounds_done": run.done, "rounds": run.total, "round_seconds": run.pace}
+        values["last_written_seconds"] = written
+        yield from ((name, label, float(v)) for name, v in values.items() if v is not None)
         for way, value in (("up", run.bytes_up), ("down", run.bytes_down)):
             yield "bytes", (*label, ("way", way)), value
         for outcome in TURNS:
