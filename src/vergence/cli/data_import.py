@@ -19,7 +19,7 @@ from rich.text import Text
 
 from vergence.core.federation import Dataset, Federation
 from vergence.core.files import write_text
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.data.format_detection import GazeFormat, find_format
 from vergence.data.gaze_quality import GazeQuality, few_notes, outside_notes, quality_of_people
 from vergence.data.gaze_tracks import GazeTrack, read_tracks

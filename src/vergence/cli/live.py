@@ -53,8 +53,7 @@ def live(
         headless: no window, statistics only.
         record: write what is drawn (.mp4), and gaze as .csv beside it.
         person: predict as this participant of a run directory; default as a newcomer.
-        correction: for a run directory: correction file of `vergence adapt --portable`, or of a
-            page of `vergence web`.
+        correction: for a run directory: file of `vergence adapt --portable` or `vergence web`.
         threads: processor threads that the model may use.
         face: the camera shows a face: find both eyes; by default it is before one eye.
         eye: the eye that a camera before one eye shows.
@@ -67,19 +66,17 @@ def live(
         serve: port at which other programs on this computer read gaze, 0: any free port.
         token: with --serve: file for the token that such a program needs.
     """
-    from vergence.live.camera import CameraOptions
-    from vergence.live.command import EyeOptions, OutputOptions, start
-    from vergence.live.command import calibrate as collect
+    from vergence.live import command
 
-    played = CameraOptions(realtime, loop, rate)
-    eyes = EyeOptions(face, eye, distance, correction)
+    played = command.CameraOptions(realtime, loop, rate)
+    eyes = command.EyeOptions(face, eye, distance, correction)
     if calibrate is None:
-        shown = OutputOptions(headless, record, seconds, smooth, points, serve, token)
-        start(model, camera, out, played, eyes, shown, person, threads)
+        shown = command.OutputOptions(headless, record, seconds, smooth, points, serve, token)
+        command.start(model, camera, out, played, eyes, shown, person, threads)
     else:
         used = (headless, smooth, points, serve, token, record, seconds, person, correction)
         _refuse_unused(*used, threads if threads != 1 else None)
-        collect(model, camera, out, calibrate, played, eyes, screen, samples)
+        command.calibrate(model, camera, out, calibrate, played, eyes, screen, samples)
 
 
 @ask_for_trust

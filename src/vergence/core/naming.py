@@ -1,13 +1,15 @@
-"""Names of methods, data sets and settings in experiments, and nouns after numbers.
+"""Names of methods, data sets and settings, nouns after numbers, and values by their key.
 
 Used in most packages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 PACKAGE = __name__.partition(".")[0]
 FROM_FILE = "vergence_file_"
 """Begins the names of modules that are a user's own Python files."""
@@ -47,7 +49,7 @@ def plural(count: int, noun: str) -> str:
 def dotted(
     table: Mapping[str, Any],
     above: str = "",
-    nested: Callable[[Any], bool] = lambda value: isinstance(value, Mapping),
+    nested: Callable[[object], bool] = lambda value: isinstance(value, Mapping),
 ) -> Iterator[tuple[str, Any]]:
     """Yield the values of nested tables by dotted name, such as `local.lr`.
 
@@ -61,3 +63,11 @@ def dotted(
             yield from dotted(value, f"{above}{key}.", nested)
         else:
             yield f"{above}{key}", value
+
+
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in the order of the pairs; keys by their first pair."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

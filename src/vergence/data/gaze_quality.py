@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.data.gaze_tracks import GazeTrack
 from vergence.data.gaze_video.gaze import Event
 

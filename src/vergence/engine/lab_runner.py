@@ -12,9 +12,9 @@ import numpy as np
 
 from vergence.core.aggregation import Sum
 from vergence.core.files import csv_of, open_for_append
-from vergence.core.grouping import by_key
 from vergence.core.messages import SealedReply, SealedTree
 from vergence.core.method import Exposure
+from vergence.core.naming import by_key
 from vergence.core.params import Params
 from vergence.core.serialization import Packed
 from vergence.engine.client_executor import ClientExecutor, TurnResult

@@ -4,8 +4,7 @@ The thread holds only the newest frame. A frame that arrives before the last one
 replaces it and counts as dropped, so that no queue delays the picture. A file that is not played in
 real time loses no frame.
 
-Used by `cli.live`, `live.calibration`, `live.command`, `live.recording`, `live.session` and
-`live.views`.
+Used by `live.calibration`, `live.command`, `live.recording`, `live.session` and `live.views`.
 """
 
 from __future__ import annotations

@@ -136,15 +136,15 @@ def bundled(texts: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
-def runtime_files(given: Path | None, names: tuple[str, ...]) -> dict[str, bytes]:
+def runtime_files(place: Path | None, names: tuple[str, ...]) -> dict[str, bytes]:
     """Return files of onnxruntime-web by name, from an archive, a folder, the cache, or npm.
 
     Raises:
         ConfigError: they are nowhere, and npm is missing or cannot get them.
         DataError: a file is missing, or is not the one of this version.
     """
-    if given is not None:
-        return _verified(given, names)
+    if place is not None:
+        return _verified(place, names)
     cache = cache_folder() / f"{RUNTIME}.tgz"
     try:
         return _verified(cache, names)

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.errors import StateError
 from vergence.experiment.code_names import default_label
 from vergence.results.read import Frame, table

@@ -25,7 +25,7 @@ from vergence.core.files import (
     settle,
     write_whole,
 )
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.core.serialization import digest
 from vergence.errors import StateError
 from vergence.privacy.dp.accounting import Charge, Ledger

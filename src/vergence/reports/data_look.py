@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vergence.core.federation import Federation
 from vergence.core.files import write_text
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.core.optional import import_optional
 from vergence.data import fixations, gaze_quality
 from vergence.data.gaze_tracks import GazeTrack

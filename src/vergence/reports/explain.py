@@ -5,7 +5,7 @@ Used by `api.explanation`, `cli.runs` and `reports.ethics.facts`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
@@ -289,12 +289,23 @@ def megabytes(params: Params) -> str:
 
 def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statement]) -> Table:
     """Return the table of parties and what each sees in a round, with what protects people."""
-    privacy, labs = plan.privacy, bool(plan.silos)
     table = Table("who", "learns")
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
         return table
-    weight_texts = LAB_WEIGHTS if labs else WEIGHTS
+    for who, text in _of_requests(method, task, plan):
+        table.add_row(who, text)
+    for text, who in ((each.text, each.who) for each in statements if each.part == "table"):
+        table.add_row(who, text)
+    for who, text in _of_others(method, task, plan, statements):
+        table.add_row(who, text)
+    return table
+
+
+def _of_requests(method: Method, task: Task, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what the server learns from each request of a method: party and text."""
+    privacy = plan.privacy
+    weight_texts = LAB_WEIGHTS if plan.silos else WEIGHTS
     for verb, exposed in method.exposure.items():
         every = "every person's reply"
         if exposed.reveal != "each":
@@ -308,9 +319,14 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
         blind = "; worked out without data" if exposed.blind else ""
         empty = not (exposed.trees or (exposed.metrics and not privacy.differential))
         learned = "nothing" if empty else f"{every} {trees}; {weights}{blind}"
-        table.add_row(f"server ({verb})", learned)
-    for text, who in ((each.text, each.who) for each in statements if each.part == "table"):
-        table.add_row(who, text)
+        yield f"server ({verb})", learned
+
+
+def _of_others(
+    method: Method, task: Task, plan: Plan, statements: Sequence[Statement]
+) -> Iterator[tuple[str, str]]:
+    """Yield what anybody else learns, and what nobody does: party and text."""
+    privacy, labs = plan.privacy, bool(plan.silos)
     plain = any(e.trees for e in method.exposure.values())
     single = "every lab's sum of updates" if labs else "every single update"
     seen = f"{single}: aggregation here is plain, not secure" if plain else "metrics"
@@ -352,9 +368,7 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
             f"every person's score on validation samples, by which the run ends{chosen}",
         ),
     )
-    for holds, who, text in rows:
-        if holds:
-            table.add_row(who, text)
+    yield from ((who, text) for holds, who, text in rows if holds)
     *raw, labels = subject(task).raw
     secrets = [
         *raw,
@@ -364,8 +378,7 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
     ]
     # In a simulation personal models lie side by side, in one folder.
     where = ", in a deployment" * method.stores_inputs(task)
-    table.add_row(f"nobody else{where}", ", ".join(secrets))
-    return table
+    yield f"nobody else{where}", ", ".join(secrets)
 
 
 def others(method: Method, task: Task) -> str:

@@ -9,8 +9,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 
-from vergence.core.grouping import by_key
-from vergence.core.naming import plural
+from vergence.core.naming import by_key, plural
 from vergence.results.read import Run
 
 NOT_FINITE = "quarantined: finite"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from vergence.core.files import parse_json
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.errors import DataError
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vergence.core.federation import POOLED
 from vergence.core.files import fields_of
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.errors import ConfigError, DataError, StateError, nearest
 from vergence.metrics.intervals import Bounds
 from vergence.results.layout import COLUMNS, TABLES, method_name

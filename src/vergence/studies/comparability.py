@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from vergence.core.federation import Dataset
-from vergence.core.grouping import by_key
 from vergence.core.local_training import LocalTraining
+from vergence.core.naming import by_key
 from vergence.core.task import Model, Task
 from vergence.engine.asynchronous_aggregation import Delivery
 from vergence.engine.early_stopping import EarlyStopping

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.errors import ConfigError
 from vergence.experiment.trained_run import one_run, read_run
 from vergence.experiment.validation import Loaded, validate

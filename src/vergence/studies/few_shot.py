@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vergence.core.data import Samples
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream

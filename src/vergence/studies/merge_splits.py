@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.errors import StateError
 from vergence.experiment.schema import Experiment
 from vergence.experiment.validation import Loaded

@@ -31,7 +31,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from vergence.core.federation import Dataset, Federation
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.official_split import (
     ListedClip,

@@ -18,7 +18,7 @@ from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.data.gaze_video.gaze_columns import GazeColumns, GazeRows, column, read_header
 from vergence.data.io.path_patterns import files_below, matching_files
 from vergence.data.io.video import VIDEOS

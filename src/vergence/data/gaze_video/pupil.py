@@ -206,16 +206,7 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
         spans = spans[spans["event_type"] == 1]
         fixations_ns = np.stack([spans["start_timestamp_ns"], spans["end_timestamp_ns"]], 1)
         event = label_fixations(ns, *fixations_ns.T)
-    clocks = {
-        scene: _read_records(scene, np.dtype("<i8"))
-        for scene in sorted(folder.glob("Neon Scene Camera v1 ps*.time"))
-    }
-    if not clocks:
-        raise DataError(
-            f"{folder} has no 'Neon Scene Camera v1 ps1.time'; copy the recording again"
-        )
-    for scene, frames in clocks.items():
-        _need_frame_times(len(frames), scene)
+    clocks = _neon_clocks(folder)
     scenes, out = sorted(clocks, key=lambda scene: int(clocks[scene][0])), list[Recording]()
     first = clocks[scenes[0]][0]
     # Files of gaze have parts of their own. A sample belongs to the video nearest in time.
@@ -240,6 +231,21 @@ def read_neon(folder: Path, name: str, person: str) -> list[Recording]:
         video, start = _scene_video(folder, scene.stem), float(frames[0] - first) * 1e-9
         out.append(Recording(where, person, gaze, video, times, name, start, fixations=own))
     return out
+
+
+def _neon_clocks(folder: Path) -> dict[Path, NDArray[np.int64]]:
+    """Return the times of the frames of each part of a Neon's scene video, in ns, by file."""
+    clocks = {
+        scene: _read_records(scene, np.dtype("<i8"))
+        for scene in sorted(folder.glob("Neon Scene Camera v1 ps*.time"))
+    }
+    if not clocks:
+        raise DataError(
+            f"{folder} has no 'Neon Scene Camera v1 ps1.time'; copy the recording again"
+        )
+    for scene, frames in clocks.items():
+        _need_frame_times(len(frames), scene)
+    return clocks
 
 
 def label_fixations(

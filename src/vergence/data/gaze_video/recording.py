@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation
-from vergence.core.grouping import by_key
-from vergence.core.naming import registry_name
+from vergence.core.naming import by_key, registry_name
 from vergence.core.options import NamedOptions
 from vergence.data.gaze_video.clip_cache import ClipWindow, load_clips, open_video
 from vergence.data.gaze_video.conditions import Words, with_conditions

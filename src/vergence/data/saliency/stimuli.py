@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Dataset, Federation
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.data.gaze_video.clip_cache import open_video
 from vergence.data.gaze_video.conditions import (
     Words,

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 
 from vergence.core.data import Splits
-from vergence.core.grouping import by_key
+from vergence.core.naming import by_key
 from vergence.core.randomness import RandomStream
 from vergence.data.video_summaries.fragments import (
     PARTS,

@@ -33,8 +33,7 @@ import torch
 from vergence.core.data import Splits
 from vergence.core.federation import Federation
 from vergence.core.files import make_durable_folder, open_for_append, parse_json, write_whole
-from vergence.core.grouping import by_key
-from vergence.core.naming import plural
+from vergence.core.naming import by_key, plural
 from vergence.core.serialization import quick_digest
 from vergence.engine.participation import pooled_method
 from vergence.engine.plan import Plan
@@ -144,8 +143,7 @@ def sample_digests(people: Federation, key: bytes) -> dict[str, set[bytes]]:
                     found |= {one for one, varied in each if varied}
                     value += [one for one, _ in each]
             # Sorted, as names of columns may change.
-            whole = [sha(b"".join(sorted(value))) for value in values]
-            found |= {*whole}
+            found.update(whole := [sha(b"".join(sorted(value))) for value in values])
             for at, one in few:
                 short[one].add(whole[at])
         return found | {one for one, samples in short.items() if len(samples) == 1}

@@ -16,9 +16,8 @@ from annotated_types import Interval
 from numpy.typing import NDArray
 
 from vergence.core.aggregation import Aggregate
-from vergence.core.grouping import by_key
 from vergence.core.messages import SealedReply
-from vergence.core.naming import registry_name
+from vergence.core.naming import by_key, registry_name
 from vergence.core.options import NamedOptions
 from vergence.core.params import Params
 from vergence.core.randomness import RandomStream
