@@ -7,12 +7,20 @@ import shutil
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from tests.drills.deployment import TABLE as EYES
 from vergence.deployment import folder_setup, launcher
 from vergence.deployment.folder_setup import add, admit, make_key
 from vergence.deployment.folders import ClientSide, settings
-from vergence.deployment.keys import make_node_key, party_identity, signer
+from vergence.deployment.keys import (
+    PARTIES,
+    make_node_key,
+    party_identity,
+    refuse_false_key,
+    signer,
+)
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.schema import check
 from vergence.privacy.secure_aggregation.pairwise import PairwiseClient, PairwiseServer, converse
@@ -161,6 +169,32 @@ def test_one_false_key_from_the_start_is_noticed_where_its_owner_joins(node, tmp
     launcher.check_can_join(honest / home.relative_to(false), settings(home, ClientSide))
     with pytest.raises(StateError, match=rf"the key of '{node}' in .* is not the one that"):
         launcher.join(home, None)
+
+
+def test_a_genuine_key_does_not_hide_a_false_one_in_the_other_folder(made):
+    """Sums would take the aggregators' entry, and every check would look at the clients'."""
+    false = key_of_the_server(made, "p03")
+    for name in HONEST:
+        shutil.copy(own(made) / "p03.pub", home(made, name) / "keys" / "p03.pub")
+    for name in (*HONEST, "p03"):
+        (home(made, name) / PARTIES).mkdir(exist_ok=True)
+        shutil.copy(false, home(made, name) / PARTIES / "p03.pub")
+    for name in (*HONEST, "p03"):
+        with pytest.raises(StateError, match="'p03' has two keys in"):
+            admit(home(made, name), None, "")
+    with pytest.raises(StateError, match="'p03' has two keys in"):
+        party_identity(home(made, "p00"), {"run": "1", "label": "fedavg", "seed": 0})
+
+
+@pytest.mark.parametrize("kind", [rsa, ed25519])
+def test_a_key_of_another_kind_is_no_genuine_one(made, kind):
+    options = (65537, 2048) if kind is rsa else ()
+    make = rsa.generate_private_key if kind is rsa else ed25519.Ed25519PrivateKey.generate
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    key = make(*options).public_key().public_bytes(serialization.Encoding.PEM, form)
+    (home(made, "p00") / "keys" / "p00.pub").write_bytes(key)
+    with pytest.raises(StateError, match=r"the key of 'p00' in .* is not the one that was made"):
+        refuse_false_key(home(made, "p00"), settings(home(made, "p00"), ClientSide))
 
 
 def test_an_honest_addition_is_believed_by_all(made):

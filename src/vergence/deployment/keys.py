@@ -167,9 +167,11 @@ def genuine(public: Path, data: bytes, signature: str) -> bool:
     """Return whether a signature was made with the key in a file; False if the file is missing."""
     try:
         key = serialization.load_pem_public_key(public.read_bytes())
-        assert isinstance(key, ec.EllipticCurvePublicKey)
+        # Whoever wrote the file may have chosen a key of another kind.
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            return False
         key.verify(base64.b64decode(signature, validate=True), data, SIGNED)
-    except (OSError, ValueError, InvalidSignature):
+    except (OSError, ValueError, UnsupportedAlgorithm, InvalidSignature):
         return False
     return True
 
@@ -197,6 +199,23 @@ def known_keys(folder: Path, whose: str = "keys") -> dict[str, Path]:
     return {path.stem: path for path in sorted((folder / whose).glob("*.pub"))}
 
 
+def trusted_keys(folder: Path) -> dict[str, Path]:
+    """Return the files of the keys that a node trusts in secure sums, by their owner.
+
+    Raises:
+        StateError: a name has a key among the clients' and one among the aggregators'.
+    """
+    clients, parties = known_keys(folder), known_keys(folder, PARTIES)
+    # The server's machine wrote both folders. With two keys it could show its own to those who use
+    # the one folder, and the genuine one to those who compare the other.
+    if twice := clients.keys() & parties.keys():
+        raise StateError(
+            f"'{min(twice)}' has two keys in {folder}, below keys and {PARTIES}: the server's "
+            "machine gave out another; do not go on before you know who changed it"
+        )
+    return {**clients, **parties}
+
+
 def refuse_false_key(folder: Path, side: ClientSide) -> None:
     """Refuse a folder with keys for secure sums that has another key under this node's own name.
 
@@ -204,11 +223,10 @@ def refuse_false_key(folder: Path, side: ClientSide) -> None:
     then all digests of keys are equal, and it answers in this node's place.
 
     Raises:
-        StateError: the key under its name is not the node's own, or there is none.
+        StateError: the key under its name is not the node's own, or there is none, or two.
     """
-    own = folder / (PARTIES if side.adds else "keys") / f"{side.client}.pub"
-    said = os.urandom(32)
-    if not genuine(own, said, signer(folder / NODE)(said)):
+    own, said = trusted_keys(folder).get(side.client), os.urandom(32)
+    if own is None or not genuine(own, said, signer(folder / NODE)(said)):
         raise StateError(
             f"the key of '{side.client}' in {folder} is not the one that was made here: the "
             "server's machine gave out another; do not go on before you know who changed it"
@@ -246,13 +264,15 @@ def party_identity(
     `note` is the JSON header of a request, which names the run; `sign` signs for this node. Key
     files are read for every check of a signature, so that a key that is revoked during the run is
     no longer accepted.
+
+    Raises:
+        StateError: a name has two keys.
     """
 
     def verifier(path: Path) -> Callable[[bytes, bytes], bool]:
         return lambda data, signature: genuine(path, data, signature.decode())
 
-    known = {**known_keys(folder), **known_keys(folder, PARTIES)}
-    register = {name: verifier(path) for name, path in known.items()}
+    register = {name: verifier(path) for name, path in trusted_keys(folder).items()}
     own = None if sign is None else lambda data: sign(data).encode()
     return PartyIdentity(f"{note['run']} {note['label']} {note['seed']}", register, own)
 

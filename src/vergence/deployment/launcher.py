@@ -297,14 +297,14 @@ def check_can_join(folder: Path, side: ClientSide) -> None:
     Raises:
         StateError: it is one of these.
     """
-    from vergence.deployment.keys import known_keys, refuse_false_key
+    from vergence.deployment.keys import refuse_false_key, trusted_keys
 
     if side.unconfirmed:
         raise StateError(
             f"{folder} came from the server's machine, which could name keys of its own in it: "
             f"`vergence deploy admit {folder}` prints what to compare with another client"
         )
-    if known_keys(folder):
+    if trusted_keys(folder):
         refuse_false_key(folder, side)
     if side.stays and not LOCAL:
         raise StateError(

@@ -206,12 +206,14 @@ def refuse_older(folder: Path, ends: Mapping[str, tuple[int, str]]) -> None:
     """Raise an error if a release log does not begin as `log_ends` said earlier.
 
     Raises:
-        StateError: a log lost lines, or has others; the message names it.
+        StateError: a log is missing, lost lines, or has others; the message names it.
     """
     for name, (length, sha) in ends.items():
         path = folder / name
-        # Of a log that is missing, `refuse_missing` says more.
-        if path.exists() and digest(path.read_bytes()[:length]) != sha:
+        # `refuse_missing` says it of logs in its list, which may have been deleted with the log.
+        if not path.exists():
+            raise _gone(path)
+        if digest(path.read_bytes()[:length]) != sha:
             raise StateError(
                 f"{path} is damaged or was put back from a copy: it lacks releases that the "
                 f"run's checkpoint knows; {ANEW}"

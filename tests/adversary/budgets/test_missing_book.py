@@ -67,12 +67,27 @@ def test_a_run_does_not_go_on_without_its_secret_and_its_books(kind, gone, tmp_p
             book.unlink()
         case "both":
             shutil.rmtree(place)
-    missing = book.name if gone == "book" else "secret"
+    missing = {"secret": "secret", "book": book.name, "both": r"(secret|seed0\..*csv)"}[gone]
     said = rf"{missing} is missing.*start a new run elsewhere"
     with pytest.raises(StateError, match=said) as refused:
         resume(load(tmp_path / "config.toml"), tmp_path)
     assert "\n" not in str(refused.value)
     assert "restore" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("listed", ["nothing", "the secret"])
+def test_a_run_does_not_go_on_where_the_list_of_its_books_went_with_them(kind, listed, tmp_path):
+    """Its checkpoint knows them; without them the run would end with half of its true epsilon."""
+    interrupted(kind, tmp_path)
+    for book in (tmp_path / "state" / FOLDER).glob("seed0.*.csv"):
+        book.unlink()
+    if listed == "nothing":
+        (tmp_path / "state" / BOOKS).unlink()
+    else:
+        (tmp_path / "state" / BOOKS).write_text(f"{FOLDER}/secret\n")
+    with pytest.raises(StateError, match=r"seed0\..*csv is missing.*start a new run elsewhere"):
+        resume(load(tmp_path / "config.toml"), tmp_path)
 
 
 @pytest.mark.parametrize("kind", RUNS)

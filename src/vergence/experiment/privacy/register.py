@@ -57,7 +57,7 @@ MOST_ALIKE = 2
 as ones and zeros, identifies nobody."""
 SETTING = 64
 """Smaller values that stand in several samples of a person are settings, such as a camera's matrix,
-which strangers may have, too."""
+which other people may have, too."""
 GAUSSIAN = ("person", "lab", "sample")
 """Units whose charges are Gaussian noise; of other units, epsilons and deltas are added up."""
 TABLES = """
