@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import stat
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +14,15 @@ import vergence as vg
 from tests.adaptation.test_adapted_run import EYES
 from tests.cli.commands import ONE, run, vergence
 from tests.live.fabricated import write_eyes
+from tests.refusals import refuses
 from vergence.adaptation import portable
 from vergence.adaptation.fine_tuning import SHARED
+from vergence.adaptation.own_data import OwnData
 from vergence.core.data import Samples
 from vergence.data.own_samples import pack_samples
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.experiment.trained_run import read_run
+from vergence.live.command import _opened
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +96,10 @@ def fewer(content):
     content["numbers"] = {"linear": [[0, 0]] * 6, "coefficients": [[0, 0]]}
 
 
+def better_errors(content):
+    content["errors"] = dict.fromkeys(content["errors"], 0.01)
+
+
 def looked_elsewhere(content):
     content["samples"]["gaze"][0][1] += 0.1
 
@@ -102,6 +110,11 @@ HOSTILE = {
     "a key of its own": (lambda c: c.update(code="import os"), 3, "code"),
     "another way": (lambda c: c.update(way="whole model"), 3, "way"),
     "a way that was not chosen": (lambda c: c.update(way=SHARED), 3, SHARED),
+    "no correction": (lambda c: c.update(way=SHARED, numbers=None), 3, "another version"),
+    "better errors": (better_errors, 3, "errors"),
+    "fewer errors": (lambda c: c["errors"].popitem(), 3, "errors"),
+    "an error of no number": (lambda c: c["errors"].update({SHARED: None}), 3, "errors"),
+    "other inputs": (lambda c: c.update(inputs="x"), 3, "inputs"),
     "NaN": (lambda c: c["samples"]["gaze"][0].__setitem__(0, float("nan")), 3, "gaze"),
     "infinity": (lambda c: c["samples"]["pose"][0].__setitem__(0, float("inf")), 3, "pose"),
     "a large number": (lambda c: c["numbers"]["coefficients"][0].__setitem__(0, 1e7), 3, "numbers"),
@@ -153,6 +166,100 @@ def test_runs_and_options_without_a_portable_correction_are_refused(trained, mad
     vergence("adapt", trained, *file, "--portable").complains(2, "--portable")
     vergence("adapt", trained, *file, "--samples", 3).complains(2, "--samples")
     vergence("adapt", trained, *file, "--data", "d").complains(2, "--data and --from")
+
+
+def adapted(trained, samples, folder, *options):
+    """Adapt to samples with a correction file, and make a run of that file."""
+    (folder / "mine.npz").write_bytes(pack_samples(samples))
+    given = ("--data", folder / "mine.npz", "--portable", "--out", folder / "me", *options)
+    said = vergence("adapt", trained, *given)
+    assert said.code == 0, said.err
+    return folder / "me" / portable.FILE
+
+
+def test_columns_of_other_types_are_written_as_the_file_has_them(trained, newcomer, tmp_path):
+    """Targets on a scale of one's own, sides as a column: as Matlab and pandas write them."""
+    columns = dict(newcomer.columns)
+    columns["target"] = columns["target"].float()[:, None] / 10 - 1
+    columns["side"] = columns["side"].float()[:, None]
+    file = adapted(trained, Samples(columns), tmp_path)
+    written = json.loads(file.read_text())["samples"]
+    assert written["target"] == newcomer.columns["target"].tolist()
+    assert written["side"] == newcomer.columns["side"].tolist()
+    said = vergence("adapt", trained, "--from", file, "--out", tmp_path / "again")
+    assert said.code == 0, said.err
+
+
+def refused_when_written(trained, samples, folder, *nouns):
+    (folder / "mine.npz").write_bytes(pack_samples(samples))
+    options = ("--data", folder / "mine.npz", "--portable", "--out", folder / "me")
+    vergence("adapt", trained, *options).complains(3, "mine.npz", *nouns)
+    assert not (folder / "me").exists()
+
+
+def test_a_file_too_large_is_refused_before_anything_is_written(
+    trained, newcomer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(portable, "BYTES", 1000)
+    refused_when_written(trained, newcomer, tmp_path, "1,000", "--samples")
+
+
+def test_pictures_too_wide_for_a_file_are_refused():
+    columns = {"image": torch.zeros(2, 1, 9, 516, dtype=torch.uint8), "gaze": torch.zeros(2, 2)}
+    own = OwnData("me", Samples({**columns, "pose": torch.zeros(2, 2)}), "wide.npz")
+    unchanged = SimpleNamespace(
+        own=own,
+        rows=torch.arange(2),
+        adapter=SimpleNamespace(trained=SimpleNamespace(fingerprint="f")),
+        choice=SimpleNamespace(way=SHARED, errors={}),
+        model=SimpleNamespace(correction=None),
+    )
+    with refuses("data", "wide.npz", "size", "512", "--portable"):
+        portable._checked_text(unchanged)
+
+
+@pytest.fixture(scope="module")
+def second_seed(newcomer, tmp_path_factory):
+    """A run of two seeds, and a correction file of the second one."""
+    folder = tmp_path_factory.mktemp("seeds")
+    several = run(folder, EYES, "run.seeds=[4,5]")
+    return several, adapted(several, newcomer, folder, "--seed", 5)
+
+
+def test_the_seed_of_a_file_is_found(second_seed, trained, tmp_path):
+    several, file = second_seed
+    assert json.loads(file.read_text())["fingerprint"] == read_run(several, 5).fingerprint
+    said = vergence("adapt", several, "--from", file, "--out", tmp_path / "again")
+    assert said.code == 0, said.err
+    about = json.loads((tmp_path / "again" / "provenance.json").read_text())["adapted"]
+    assert about["seed"] == 5
+    options = ("--from", file, "--seed", 4, "--out", tmp_path / "other")
+    vergence("adapt", several, *options).complains(2, "seed 5", "--seed 4", "leave --seed out")
+    said = vergence("live", trained, "--camera", tmp_path / "none.mp4", "--correction", file)
+    said.complains(2, "(seed 0)", "name the run")
+    assert "--seed" not in said.err
+
+
+@pytest.mark.slow
+def test_live_finds_the_seed_of_a_file(second_seed):
+    several, file = second_seed
+    with _opened(several, None, 1, file) as network:
+        assert (network.height, network.width) == (9, 15)
+
+
+def test_a_way_of_the_same_angles_is_accepted(trained, newcomer, tmp_path):
+    """Where the shared model has no error, any way is as good: another library may choose it."""
+    gaze = vg.open_run(trained).predict(None, newcomer)
+    exact = Samples({**newcomer.columns, "gaze": gaze})
+    file = adapted(trained, exact, tmp_path)
+    content = json.loads(file.read_text())
+    nothing = {"centre": [0, 0], "offset": [0, 0], "slope": [[0, 0], [0, 0]]}
+    ways = {SHARED: None, "shrunk offset": nothing, "shrunk affine": nothing}
+    for number, (way, numbers) in enumerate(ways.items()):
+        file.write_text(json.dumps({**content, "way": way, "numbers": numbers}))
+        out = tmp_path / f"{number}"
+        said = vergence("adapt", trained, "--from", file, "--out", out)
+        assert said.code == 0, said.err
 
 
 @pytest.mark.slow

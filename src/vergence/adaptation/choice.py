@@ -139,7 +139,7 @@ def units(samples: Samples) -> NDArray[np.int64]:
     columns = samples.columns
     keys: list[object] = list(range(len(samples)))
     if "target" in columns:
-        keys = columns["target"].tolist()
+        keys = [tuple(each) for each in columns["target"].reshape(len(samples), -1).tolist()]
     elif "gaze" in columns:
         side = columns["side"].reshape(-1) if "side" in columns else torch.zeros(len(samples))
         facing = torch.stack([torch.ones(len(samples)), 1.0 - 2.0 * side], 1)

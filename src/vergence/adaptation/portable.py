@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -27,11 +28,14 @@ from vergence.adaptation.adapted_run import (
     fit_person,
     open_source,
 )
+from vergence.adaptation.choice import units
 from vergence.adaptation.fine_tuning import PersonalModel
 from vergence.adaptation.other_people import RESIDUAL
 from vergence.adaptation.own_data import ME, OwnData, read_own_data, rows_to_learn
 from vergence.core.data import Samples
 from vergence.core.files import write_whole
+from vergence.core.randomness import RandomStream
+from vergence.engine.storage.run_directory import read_manifest
 from vergence.errors import ConfigError, DataError, first_line
 from vergence.metrics.calibration import Correction
 from vergence.results.layout import finite
@@ -47,12 +51,20 @@ FORMAT, VERSION = "vergence correction", 1
 BYTES, SAMPLES, LARGEST = 32 << 20, 1000, 1e6
 # A page computes with another library's network: its angles differ by about 1e-6 radians.
 TOLERANCE = 1e-4
-NORMALISATION = (
+Inputs = Literal[
     "pixels: x = (level / 255 - 0.5) / 0.25, less its mean, by (its deviation + 0.15) times the "
     "root of the number of pixels; then head pitch and yaw in radians, and 0.3 times the side"
-)
+]
+NORMALISATION: Inputs = get_args(Inputs)[0]
 """How a sample becomes the row of numbers that the kernel compares, for whoever reads the file."""
 WHERE = "give the file of `vergence adapt --portable`, or of a page of `vergence web`"
+# A file may be honest and differ: two ways may be almost equally good to another library, and a
+# page has the priors of its day.
+CHANGED = (
+    "the file was changed, or was made by a page of another version: write the page and calibrate "
+    "again"
+)
+UNFIT = "correct the samples, or leave --portable out"
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Pair = tuple[Number, Number]
@@ -90,8 +102,8 @@ class SampleRows(_Strict):
     side: list[Literal[0, 1]] | None
     target: list[Annotated[int, Field(ge=0, le=10**6)]] | None
 
-    def samples(self, path: Path) -> Samples:
-        """Return the samples.
+    def samples(self, path: Path | str, advice: str = WHERE) -> Samples:
+        """Return the samples; messages name `path`, and say what to do in the words of `advice`.
 
         Raises:
             DataError: columns differ in length, or `image` in its number of pixels.
@@ -101,11 +113,11 @@ class SampleRows(_Strict):
         given = {name: column for name, column in columns.items() if column is not None}
         for name, column in given.items():
             if len(column) != count:
-                raise DataError(f"{path}: {name} has {len(column)} rows and gaze {count}; {WHERE}")
+                raise DataError(f"{path}: {name} has {len(column)} rows and gaze {count}; {advice}")
         if len(self.image) != count * height * width:
             raise DataError(
                 f"{path}: image has {len(self.image):,} grey levels, and {count} pictures of "
-                f"{height} x {width} have {count * height * width:,}; {WHERE}"
+                f"{height} x {width} have {count * height * width:,}; {advice}"
             )
         pixels = np.frombuffer(self.image, np.uint8).reshape(count, 1, height, width)
         tensors = {name: torch.tensor(column) for name, column in given.items()}
@@ -130,7 +142,7 @@ class CorrectionFile(_Strict):
     way: Literal["shared model", "shrunk offset", "shrunk affine", "residual kernel"]
     numbers: AffineNumbers | KernelNumbers | None
     errors: dict[Annotated[str, Field(max_length=50)], Number | None]
-    inputs: Annotated[str, Field(max_length=1000)]
+    inputs: Inputs
     samples: SampleRows
 
 
@@ -147,7 +159,7 @@ def adapt_portable(
     Raises:
         ConfigError: the run is not of gaze angles of grey eye images with head poses, or more than
             1000 samples are learned from; see also `adapt`.
-        DataError: the samples cannot be used.
+        DataError: the samples cannot be used, or do not fit into a correction file.
         StateError: the run is damaged or unfinished, or `out` holds something.
     """
     check_new_folder(out)
@@ -155,17 +167,19 @@ def adapt_portable(
     own = read_own_data(data, source.trained.experiment, person)
     rows = rows_to_learn(len(own.samples), samples)
     image = own.samples.columns.get("image")
-    if image is not None and (image.ndim != 4 or image.shape[1] != 1):
+    grey = image is None or (image.ndim == 4 and image.shape[1] == 1)
+    if image is not None and not (grey and image.dtype == torch.uint8):
         raise ConfigError(
-            f"{data}: a portable correction needs grey pictures [n, 1, height, width]"
+            f"{data}: a portable correction needs grey pictures, uint8 [n, 1, height, width]"
         )
     if not 0 < len(rows) <= SAMPLES:
         raise ConfigError(
             f"a portable correction is of 1 to {SAMPLES} samples, got {len(rows)}: give --samples"
         )
     fitted = fit_person(source, own, rows, PORTABLE)
+    text = _checked_text(fitted)
     made = fitted.write(out)
-    write_whole(out / FILE, json.dumps(_content(fitted), allow_nan=False).encode(), secret=True)
+    write_whole(out / FILE, text, secret=True)
     return made
 
 
@@ -179,7 +193,7 @@ def adapt_from(
         path: the file.
         out: new run directory.
         person: name to give to the person, default "me".
-        seed: seed of the run; default its first.
+        seed: seed of the run; default the one whose fingerprint the file has.
 
     Raises:
         ConfigError: the file is of another run or seed; see also `adapt`.
@@ -188,17 +202,35 @@ def adapt_from(
     """
     check_new_folder(out)
     content = read_correction(path)
-    source = portable_source(open_source(folder, person, seed))
-    if content.fingerprint != source.trained.fingerprint:
-        raise ConfigError(
-            f"{path} is for the run with fingerprint {content.fingerprint[:16]}, and {folder} has "
-            f"{source.trained.fingerprint[:16]}: name the run of the file, or its --seed"
-        )
+    source = _source_of(content.fingerprint, path, folder, person, seed)
     own = OwnData(person or ME, content.samples.samples(path), str(path))
     fitted = fit_person(source, own, torch.arange(len(own.samples)), PORTABLE)
     _check_numbers(fitted, content, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return fitted.write(out, {"version": 1, "correction": digest})
+
+
+def _source_of(
+    fingerprint: str, path: Path, folder: Path, person: str | None, seed: int | None
+) -> Source:
+    """Open the seed of a run that has a file's fingerprint; with `seed`, only that one."""
+    source = portable_source(open_source(folder, person, seed))
+    if source.trained.fingerprint == fingerprint:
+        return source
+    done = read_manifest(source.trained.folder)["done"]
+    seeds = {about["fingerprint"]: int(number) for number, about in done.items()}
+    if fingerprint not in seeds:
+        known = ", ".join(f"{sha[:16]} (seed {number})" for sha, number in seeds.items())
+        raise ConfigError(
+            f"{path} is for the run with fingerprint {fingerprint[:16]}, and {folder} has {known}: "
+            "name the run that the file was made for"
+        )
+    if seed is not None:
+        raise ConfigError(
+            f"{path} is for seed {seeds[fingerprint]} of {folder}, got --seed {seed}: leave --seed "
+            "out"
+        )
+    return portable_source(open_source(folder, person, seeds[fingerprint]))
 
 
 def portable_source(source: Source) -> Source:
@@ -227,24 +259,51 @@ def read_correction(path: Path) -> CorrectionFile:
             raise DataError(
                 f"{path} has {size:,} bytes, a correction has {BYTES:,} at most; {WHERE}"
             )
-        return CorrectionFile.model_validate_json(path.read_bytes())
+        return _parsed(path.read_bytes(), f"{path} is no correction", WHERE)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({first_line(error)}): {WHERE}") from None
+
+
+def _parsed(text: bytes, fault: str, advice: str) -> CorrectionFile:
+    """Return the content of a file; a message begins with `fault` and ends with `advice`."""
+    try:
+        return CorrectionFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "all of it"
-        raise DataError(f"{path} is no correction: {name}: {first['msg'][:200]}; {WHERE}") from None
+        raise DataError(f"{fault}: {name}: {first['msg'][:200]}; {advice}") from None
+
+
+def _checked_text(fitted: FittedPerson) -> bytes:
+    """Return a correction file, checked as whoever reads it will check it.
+
+    Raises:
+        DataError: the samples do not fit into a correction file.
+    """
+    text, source = json.dumps(_content(fitted), allow_nan=False).encode(), fitted.own.source
+    if len(text) > BYTES:
+        raise DataError(
+            f"{source}: a correction file of {len(fitted.rows)} samples would have {len(text):,} "
+            f"bytes, and may have {BYTES:,}: learn from fewer, by --samples"
+        )
+    content = _parsed(text, f"{source} fits into no correction file", UNFIT)
+    content.samples.samples(source, UNFIT)
+    return text
 
 
 def _content(fitted: FittedPerson) -> dict[str, Any]:
     """Return the content of a correction file."""
-    columns = {n: rows[fitted.rows] for n, rows in fitted.own.samples.columns.items()}
+    samples = fitted.own.samples.subset(fitted.rows)
+    columns = samples.columns
     image, correction, numbers = columns["image"], fitted.model.correction, None
     if isinstance(correction, KernelCorrection):
         numbers = {"linear": correction.linear, "coefficients": correction.coefficients}
     elif isinstance(correction, Correction):
         numbers = {n: getattr(correction, n) for n in ("centre", "offset", "slope")}
-    lists = {n: columns[n].tolist() if n in columns else None for n in ("side", "target")}
+    lists = {
+        "side": columns["side"].reshape(-1).int().tolist() if "side" in columns else None,
+        "target": units(samples).tolist() if "target" in columns else None,
+    }
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -263,17 +322,25 @@ def _content(fitted: FittedPerson) -> dict[str, Any]:
 
 
 def _check_numbers(fitted: FittedPerson, content: CorrectionFile, path: Path) -> None:
-    """Check that a file's way and numbers are those that its samples give.
+    """Check that a file's errors, way and numbers are those that its samples give.
+
+    Another way than the chosen one may stand there if its angles are the same: of two ways that are
+    almost equally good, another library may choose the other one.
 
     Raises:
         DataError: they are not.
     """
-    if fitted.choice.way != content.way:
-        raise DataError(
-            f"{path} says '{content.way}', and its samples give '{fitted.choice.way}': it was "
-            f"changed; {WHERE}"
-        )
     adapter, numbers, correction = fitted.adapter, content.numbers, None
+    ways = finite(dict(fitted.choice.errors))
+    # None becomes NaN.
+    errors = np.array([[content.errors.get(way), error] for way, error in ways.items()], float)
+    mine, theirs = errors.reshape(-1, 2).T
+    near = np.allclose(theirs, mine, rtol=0, atol=math.degrees(TOLERANCE), equal_nan=True)
+    if content.errors.keys() != ways.keys() or not near:
+        raise DataError(
+            f"{path}: its errors differ from those that its samples give by more than "
+            f"{math.degrees(TOLERANCE):.4f} degrees: {CHANGED}"
+        )
     if isinstance(numbers, AffineNumbers):
         parts = (numbers.centre, numbers.offset, numbers.slope)
         correction = Correction(*(torch.tensor(part, dtype=torch.float64) for part in parts))
@@ -286,11 +353,20 @@ def _check_numbers(fitted: FittedPerson, content: CorrectionFile, path: Path) ->
                 f"{path} has {len(own)} coefficients for {len(centres)} samples; {WHERE}"
             )
         correction = KernelCorrection(linear, centres, own)
-    theirs = adapter.outputs(PersonalModel(adapter.start, correction), adapter.labelled)
-    away = (theirs - adapter.outputs(fitted.model, adapter.labelled)).abs().max()
+    rows, stream = torch.arange(len(adapter.labelled)), RandomStream("adapt", 0)
+    angles, *ours = (
+        adapter.outputs(model, adapter.labelled)
+        for model in (
+            PersonalModel(adapter.start, correction),
+            fitted.model,
+            # Portable ways draw no random numbers.
+            adapter.fit(content.way, rows, stream),
+        )
+    )
+    away = (angles - torch.stack(ours)).abs().max()
     # Written as "not <=", so that a NaN is refused, too.
     if not away <= TOLERANCE:
         raise DataError(
-            f"{path}: its correction differs by {away:.1e} radians from the one that its samples "
-            f"give: it was changed; {WHERE}"
+            f"{path}: its correction ('{content.way}') differs by {away:.1e} radians from the one "
+            f"that its samples give ('{fitted.choice.way}'): {CHANGED}"
         )

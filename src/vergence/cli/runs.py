@@ -353,8 +353,8 @@ def adapt(
             verify, status and report take it.
         person: the person to adapt to, where the data hold several; for an npz, a name to give.
         samples: number of samples to learn from, evenly spread over the data; default all.
-        seed: the seed of the run whose model is adapted; default its first. With --rebase, of the
-            new common model.
+        seed: the seed of the run whose model is adapted; default its first, and with --from that of
+            the file. With --rebase, of the new common model.
     """
     from vergence.adaptation import portable as portable_ways
     from vergence.adaptation import rebase as rebasing

@@ -32,6 +32,7 @@ from vergence.adaptation.fine_tuning import SHARED
 from vergence.adaptation.other_people import RESIDUAL
 from vergence.console import note
 from vergence.core.files import saving, write_whole
+from vergence.core.naming import registry_name
 from vergence.data.eye_images.face_networks import face_networks
 from vergence.data.io.generated_cache import cache_folder
 from vergence.errors import ConfigError, DataError, first_line
@@ -155,13 +156,16 @@ def runtime_files(place: Path | None, names: tuple[str, ...]) -> dict[str, bytes
         raise ConfigError(f"the page needs {RUNTIME}: get it with `{GET}`, and give --runtime FILE")
     note(f"gets {RUNTIME} (33 MB) by `{GET}` into {cache.parent}")
     cache.parent.mkdir(parents=True, exist_ok=True)
-    command = [npm, *GET.split()[1:], "--silent", "--pack-destination", str(cache.parent)]
+    command = [npm, *GET.split()[1:], "--loglevel=error", "--pack-destination", str(cache.parent)]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     except (OSError, subprocess.SubprocessError) as error:
+        # Of npm's lines the first one has the code of the error, one with an address says more; the
+        # last ones are a stack, and the name of a log.
+        lines = str(getattr(error, "stderr", None) or first_line(error)).splitlines()
+        why = next((line for line in lines if "://" in line), lines[0])
         raise ConfigError(
-            f"npm cannot get {RUNTIME} ({first_line(error)}): try `{GET}` yourself, and give "
-            "--runtime FILE"
+            f"npm cannot get {RUNTIME} ({why}): try `{GET}` yourself, and give --runtime FILE"
         ) from None
     return _verified(cache, names)
 
@@ -204,9 +208,15 @@ def _about(source: Source) -> dict[str, Any]:
     """Return what the page knows of the run.
 
     Raises:
-        ConfigError: its pictures are not grey.
+        ConfigError: its pictures are not grey, or its method shares no whole model.
     """
     trained = source.trained
+    if not trained.offers_newcomer(whole=True):
+        raise ConfigError(
+            f"{trained.folder}: a page is for people who took no part, and the method "
+            f"'{registry_name(trained.method)}' shares no whole model with them: name a run of a "
+            "method that does, such as fedavg"
+        )
     data = next(iter(trained.loaded.raw.people.values()))
     channels, *size = data.test.columns["image"].shape[1:]
     if channels != 1:
