@@ -110,14 +110,17 @@ def test_a_command_that_went_into_a_group_names_its_new_spelling(old):
 @pytest.mark.parametrize(
     ("words", "new"),
     [
-        (("report", "x", "--for", "ethics"), "`vergence privacy ethics`"),
+        (("report", "x", "--for", "ethics"), "it is now `vergence privacy ethics`"),
         (("report", "x", "--for=ethics"), "`vergence privacy ethics`"),
         (("explain", "x.toml", "--matrix"), "`vergence privacy matrix`"),
-        (("live", "m.onnx", "--landmarker", "f.task"), "`--face`"),
-        (("data", "patches", "a", "b.npz", "--landmarker", "f.task"), "left out"),
+        (("live", "m.onnx", "--landmarker", "f.task"), "any more: give `--face`"),
+        (
+            ("data", "patches", "a", "b.npz", "--landmarker", "f.task"),
+            "any more: leave it out: faces are found by networks that docs/how-to/patches.md says",
+        ),
     ],
 )
-def test_an_option_that_became_a_command_names_it(words, new):
+def test_an_option_that_is_no_more_says_what_to_do(words, new):
     vergence(*words).complains(2, "any more", new)
 
 

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.cli.commands import write
@@ -10,7 +11,7 @@ from tests.studies.test_sweep import SMALL, TOY
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError
 from vergence.experiment.schema import load
-from vergence.experiment.search_space import SearchRange, SweepSettings, edges, grid
+from vergence.experiment.search_space import SearchRange, SweepSettings, edges, flat, grid
 from vergence.studies.sweep import sweep, with_settings
 
 RECORD = 'tuning={trials=1,search="grid",people=["a"],seed=0,space="x",chosen_on="validation"}'
@@ -18,6 +19,12 @@ LR = {"local.lr": (0.02, 0.1)}
 
 
 # --- which points
+
+
+def test_an_array_is_a_value_and_no_table():
+    rates = np.array([1.0, 2.0])
+    settings = flat({"local": {"lr": rates, "batch": {"low": 1}, "none": {}}})
+    assert settings == {"local.lr": rates, "local.batch": {"low": 1}, "local.none": {}}
 
 
 def test_a_grid_is_every_combination():

@@ -50,11 +50,13 @@ MOVED = {
 }
 """Former commands as they were typed (such as `bench` or `data skew`), and what replaced them."""
 MOVED_OPTIONS = {
-    "report --for": "`vergence privacy ethics`",
-    "explain --matrix": "`vergence privacy matrix`",
-    "data patches --landmarker": "left out: faces are found without a file",
-    "live --landmarker": "`--face`, and needs no file",
+    "report --for": "it is now `vergence privacy ethics`",
+    "explain --matrix": "it is now `vergence privacy matrix`",
+    "data patches --landmarker": "leave it out: faces are found by networks that "
+    "docs/how-to/patches.md says how to install",
+    "live --landmarker": "give `--face`, which needs no file",
 }
+"""Former options as they were typed, and what to do instead."""
 MISSING_ARGUMENT_HINTS = {
     "--out": "a new folder for what it makes, such as --out runs/first",
     "--config": "an experiment: a file, or one of the package by name, such as `vergence run toy`",
@@ -76,7 +78,7 @@ def error_line(error: CycloptsError, app: App) -> str:
     if isinstance(error, UnknownOptionError) and error.token is not None:
         old = " ".join([*chain, error.token.keyword or ""])
         if old in MOVED_OPTIONS:
-            return f"no option '{old}' any more: it is now {MOVED_OPTIONS[old]}"
+            return f"no option '{old}' any more: {MOVED_OPTIONS[old]}"
         # Where the experiment is missing too, the parser reports the option as a value.
         keyword = error.token.keyword or error.token.value.partition("=")[0]
         setting = _as_setting(_option_with_value(keyword, error.root_input_tokens or []))

@@ -33,6 +33,11 @@ FORMER_NAMES = {
     ("method (fedselect) rule", "paper"): "restated",
 }
 """Present name of a class, an option or a value; keys are where it stands, and the former name."""
+REMOVED_OPTIONS = {
+    ("federation (face_pictures)", "landmarker"): "leave it out: faces are found by networks that "
+    "docs/how-to/patches.md says how to install",
+}
+"""What to do without an option that is no more; keys are its table, and its name."""
 
 
 def present_name(where: str, name: str) -> str:

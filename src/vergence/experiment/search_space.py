@@ -286,7 +286,8 @@ def flat(table: Mapping[str, Any]) -> dict[str, Any]:
     return dict(
         dotted(
             table,
-            nested=lambda v: bool(v) and isinstance(v, dict) and {"low", "high"}.isdisjoint(v),
+            # The type comes first: an array has no truth value.
+            nested=lambda v: isinstance(v, dict) and bool(v) and {"low", "high"}.isdisjoint(v),
         )
     )
 

@@ -20,7 +20,7 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from vergence.core.naming import shown_integer
 from vergence.core.options import T, check_ranges
 from vergence.errors import ConfigError, nearest
-from vergence.experiment.registry import present_name
+from vergence.experiment.registry import REMOVED_OPTIONS, present_name
 
 WHOLE = 2**63
 """Whole numbers must be in [-WHOLE, WHOLE), as torch takes no more than 64 bits."""
@@ -61,6 +61,8 @@ def record_from_table(record: type[T], table: Any, where: str, **arguments: Any)
         if key in values and key in known:
             raise ConfigError(f"{where}: '{key}' is given twice, once under a former name")
         if key not in known:
+            if advice := REMOVED_OPTIONS.get((where, key)):
+                raise ConfigError(f"{where}: no key '{key}' any more: {advice}")
             untyped = _untyped_hint(record, key)
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}{untyped}")
         if isinstance(hints[key], type) and is_dataclass(hints[key]):

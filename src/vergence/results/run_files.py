@@ -294,8 +294,14 @@ def with_former_defaults(config: dict[str, Any]) -> dict[str, Any]:
 
     Since 0.2.0 a config names its optimiser, learning rate and rounds. Before, a run without them
     had trained by `sgd` at 0.05, for 20 rounds. Its early stopping left the last round's models.
-    FedSelect without a rule was what is `restated` now.
+    FedSelect without a rule was what is `restated` now. The data set `face_pictures` could name a
+    file that found landmarks (`landmarker`); its patches were cut by these, so that data which are
+    read now differ from those of the run.
     """
+    federation = config.get("federation")
+    if isinstance(federation, dict) and federation.get("name") == "face_pictures":
+        options = {key: value for key, value in federation.items() if key != "landmarker"}
+        config = {**config, "federation": options}
     for key in ("method", "methods"):
         if key in config:
             config = {**config, key: _with_former_rule(config[key])}

@@ -1,12 +1,15 @@
 """Face pictures and eye patches of one's own: cut, labelled, split, and bad input."""
 
+import hashlib
 import shutil
+import tomllib
 
 import numpy as np
 import pytest
+import tomli_w
 from PIL import Image
 
-from tests.cli.commands import vergence
+from tests.cli.commands import run, vergence
 from tests.data.eye_images.test_normalization import PLACE, look
 from tests.data.footage import write_csv
 from tests.data.heads import webcam
@@ -172,6 +175,34 @@ run        = {{ rounds = 1, workers = 1, evaluate_every = 0 }}
     assert "ann: pictures with both eyes" in said.out
     ran = vergence("run", tmp_path / "eyes.toml", "--out", tmp_path / "out")
     assert ran.code == 0, ran.err
+
+
+def test_the_key_landmarker_says_what_to_do_and_runs_that_have_it_open(tmp_path):
+    """A run of patches that the former landmarker had cut is verified and read as others are."""
+    columns = patches(tmp_path / "data", [(n, n) for n in range(-10, 10)])
+    given = ", ".join(f'{key} = "{value}"' for key, value in columns.items())
+    data = f'name = "face_pictures", root = "{tmp_path}/data", columns = {{ {given} }}'
+    text = f"""
+task       = {{ name = "gaze_angle" }}
+model      = {{ name = "small_eye", channels = [4, 4], hidden = 8, size = [36, 60] }}
+method     = {{ name = "fedavg" }}
+federation = {{ {data} }}
+local      = {{ optimizer = "sgd", epochs = 1, batch = 8, lr = 0.01 }}
+run        = {{ rounds = 1, workers = 1, evaluate_every = 0 }}
+"""
+    out = run(tmp_path, text)
+    former = text.replace(data, f'{data}, landmarker = "face.task"')
+    (tmp_path / "former.toml").write_text(former)
+    said = vergence("run", tmp_path / "former.toml", "--out", tmp_path / "again")
+    said.complains(2, "landmarker", "any more", "leave it out", "docs/how-to/patches.md")
+    config, sums = out / "config.toml", out / "SHA256SUMS"
+    before = hashlib.sha256(config.read_bytes()).hexdigest()
+    table = tomllib.loads(config.read_text())
+    table["federation"]["landmarker"] = "face.task"
+    config.write_text(tomli_w.dumps(table))
+    after = hashlib.sha256(config.read_bytes()).hexdigest()
+    sums.write_text(sums.read_text().replace(before, after))
+    assert vergence("verify", out).code == 0
 
 
 @pytest.mark.parametrize(("count", "fine"), [(2, False), (3, True)])
