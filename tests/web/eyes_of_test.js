@@ -29,6 +29,7 @@ export async function openEyes() {
       });
       return { picture, patches, marks: [[240, 220], [400, 220]] };
     },
+    async fitDistance() {},
     stop() {},
   };
 }

@@ -27,18 +27,19 @@ RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", f"{THREADED}.wasm", f"{THREADED}.mjs
 GAZE = [0.1, -0.2]
 PATCHES = """
 import { readFileSync } from "node:fs";
-const { eyePatches, direction } = await import("./normalization.mjs");
+const { eyePatches } = await import("./normalization.js");
+const { directionOf } = await import("./screen.js");
 for (const { file, width, height, points, size, camera } of JSON.parse(readFileSync(0))) {
   const picture = { data: new Uint8ClampedArray(readFileSync(file)), width, height };
   const made = eyePatches(picture, points.map((value) => value ?? NaN), { size, camera });
   console.log(JSON.stringify(made.map((patch) => (
-    { ...patch, pixels: [...patch.pixels], gaze: direction(patch, [0.1, -0.2]) }))));
+    { ...patch, pixels: [...patch.pixels], gaze: directionOf(patch, [0.1, -0.2]) }))));
 }
 """
 LANDMARKS = """
 import { readFileSync } from "node:fs";
 import * as ort from "./ort.wasm.bundle.min.mjs";
-const { loadLandmarks } = await import("./landmarks.mjs");
+const { loadLandmarks } = await import("./landmarks.js");
 ort.env.wasm.numThreads = 1;
 const source = (name) => new Uint8Array(readFileSync(`./${name}.onnx`));
 const find = await loadLandmarks(
@@ -55,8 +56,9 @@ needs_node = pytest.mark.skipif(
 
 def answers(script, pictures, folder, **more):
     """Return what a script prints for each picture, RGB; `more` has lists of further numbers."""
-    for name in ("landmarks", "normalization"):
-        shutil.copy(PAGE / f"{name}.js", folder / f"{name}.mjs")
+    for name in ("landmarks", "linear_algebra", "normalization", "screen"):
+        shutil.copy(PAGE / f"{name}.js", folder)
+    (folder / "package.json").write_text('{"type": "module"}')
     (folder / "run.mjs").write_text(script, encoding="utf-8")
     asked = []
     for number, picture in enumerate(pictures):

@@ -21,7 +21,7 @@ from vergence.core.randomness import RandomStream
 from vergence.data.synthetic.eyes.eye_synthetic import EyeSynthetic
 from vergence.training.residual_kernel import DEFAULT
 
-PAGE = Path(__file__).parents[2] / "src" / "vergence" / "web" / "correction.js"
+PAGE = Path(__file__).parents[2] / "src" / "vergence" / "web"
 PORTABLE = ["shrunk offset", "shrunk affine", RESIDUAL]
 EYES = """
 task       = { name = "gaze_angle" }
@@ -89,7 +89,9 @@ def rows_of(samples, outputs):
 def test_the_page_computes_what_python_does(adapters, tmp_path):
     script = tmp_path / "run.mjs"
     script.write_text(SCRIPT, encoding="utf-8")
-    shutil.copy(PAGE, tmp_path / "correction.mjs")
+    for name in ("correction", "linear_algebra"):
+        shutil.copy(PAGE / f"{name}.js", tmp_path)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
     wide = [float(t.ppf(norm.cdf(AGAINST_OTHERS), n)) for n in range(1, 100)]
     ways = []
     for adapter in adapters:
@@ -100,7 +102,7 @@ def test_the_page_computes_what_python_does(adapters, tmp_path):
             "variances": DEFAULT.variances.tolist(),
             "wide": wide,
         }
-        command = ["node", str(script), str(tmp_path / "correction.mjs")]
+        command = ["node", str(script), str(tmp_path / "correction.js")]
         ended = subprocess.run(
             command, input=json.dumps(asked), capture_output=True, text=True, check=False
         )

@@ -42,8 +42,8 @@ from vergence.training.residual_kernel import DEFAULT, ResidualKernel
 SOURCES = Path(__file__).parents[1] / "web"
 # In the order in which one needs another.
 MODULES = (
-    *("assets", "correction", "screen", "landmarks", "normalization", "network", "eyes"),
-    *("calibration", "page"),
+    *("assets", "linear_algebra", "correction", "screen", "landmarks", "normalization"),
+    *("network", "eyes", "calibration", "page"),
 )
 RUNTIME = "onnxruntime-web-1.30.0"
 THREADED = "ort-wasm-simd-threaded"
@@ -113,6 +113,7 @@ def write_page(
         tags = '<script type="module" src="page.js"></script>'
     policy = CSP.format(blob=" blob:" if packed else "", read="'none'" if packed else "'self'")
     page = (SOURCES / "index.html").read_text("utf-8")
+    page = page.replace("{{megabytes}}", f"{sum(map(len, files.values())) / 1e6:.0f}")
     page = page.replace("{{csp}}", policy).replace("{{scripts}}", tags)
     files |= {"index.html": page.encode(), "style.css": (SOURCES / "style.css").read_bytes()}
     with saving(out):
@@ -230,6 +231,7 @@ def _about(source: Source) -> dict[str, Any]:
         "size": size,
         "variances": kernel.variances.tolist(),
         "unsure": RESIDUAL if source.fitted else SHARED,
+        "own_variances": RESIDUAL in source.fitted,
         "wide": [float(t.ppf(norm.cdf(AGAINST_OTHERS), n)) for n in range(1, QUANTILES)],
         "format": portable.FORMAT,
         "version": portable.VERSION,

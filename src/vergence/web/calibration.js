@@ -2,6 +2,29 @@
 import { SHARED, choose, corrected, fit, personInputs } from "./correction.js";
 import { directionOf, gazeAt, mean, placeOf, pointOf } from "./screen.js";
 
+// Of a dot, as in `vergence live --calibrate`.
+const SETTLE_MS = 1000, LONGEST_MS = 10000, FRAMES = 5;
+
+/**
+ * Samples of a dot {unit, place, size} that is shown from now on. `look` returns {patches}, `clock`
+ * gives milliseconds, `pause` waits for the next frame, and `ended` says whether to stop early.
+ */
+export async function samplesOfDot(look, answer, { unit, place, size }, { clock, pause, ended }) {
+  const began = clock(), own = [];
+  for (let frames = 0; frames < FRAMES && !ended();) {
+    // A look may take a second, and its picture is from its begin: the eye may not be there yet.
+    const time = clock() - began;
+    if (time > SETTLE_MS + LONGEST_MS) break;
+    const { patches } = await look();
+    if (time >= SETTLE_MS && patches.length) {
+      own.push(...await samplesOf(patches, answer, unit, place, size));
+      frames += 1;
+    }
+    await pause();
+  }
+  return own;
+}
+
 /** Samples of one look at dot number `unit`, at a place in mm on a screen of this size. */
 export async function samplesOf(patches, answer, unit, place, size) {
   const rows = [];
@@ -39,6 +62,16 @@ export function inWords({ way, errors }, samples) {
   }
   return `The error was ${before.toFixed(1)} degrees before the correction and is ` +
     `${after.toFixed(1)} degrees with it, ${what}. ${there}`;
+}
+
+/** Model and origin of the numbers of a run, in whole sentences. */
+export function aboutRun(run) {
+  const own = run.own_variances
+    ? "The correction counts on how much the run's own people differ from the model."
+    : "The run has not measured how much its own people differ from the model: the correction " +
+      "counts on what was measured on other people.";
+  return `Model: ${run.name}, fingerprint ${run.fingerprint.slice(0, 16)}, made by vergence ` +
+    `${run.vergence}. ${own}`;
 }
 
 /** Where a person looks, in mm on the screen; null where no eye is seen or a ray misses it. */

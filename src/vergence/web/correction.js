@@ -3,6 +3,7 @@
 // Angles are [pitch, yaw] in radians. A sample is {predicted, gaze, inputs, unit}: what the network
 // answers, where the person looked, `personInputs` of the picture, and the number of the dot, so
 // that all pictures of one dot are left out together. Nothing here needs a library.
+import { solve } from "./linear_algebra.js";
 
 const WIDTH = 2.0; // of the kernel on one person's pictures, in Python WIDTH of kernel_head
 const SIDE = 0.3; // difference of the inputs of a left and a right eye
@@ -11,29 +12,6 @@ const LEAST_NOISE = 3e-8; // radians squared
 const SMALL = 10, FOLDS = 5, FEWEST = 2; // folds of cross-validation
 export const SHARED = "shared model";
 export const RESIDUAL = "residual kernel";
-
-/** Solves A x = b for a square matrix and several columns, by elimination with pivots. */
-export function solve(matrix, columns) {
-  const n = matrix.length;
-  const rows = matrix.map((row, i) => [...row, ...columns[i]]);
-  for (let at = 0; at < n; at++) {
-    let best = at;
-    for (let i = at + 1; i < n; i++) if (Math.abs(rows[i][at]) > Math.abs(rows[best][at])) best = i;
-    [rows[at], rows[best]] = [rows[best], rows[at]];
-    for (let i = at + 1; i < n; i++) {
-      const factor = rows[i][at] / rows[at][at];
-      if (factor) for (let j = at; j < rows[i].length; j++) rows[i][j] -= factor * rows[at][j];
-    }
-  }
-  for (let at = n - 1; at >= 0; at--) {
-    for (let j = n; j < rows[at].length; j++) {
-      let value = rows[at][j];
-      for (let i = at + 1; i < n; i++) value -= rows[at][i] * rows[i][j];
-      rows[at][j] = value / rows[at][at];
-    }
-  }
-  return rows.map((row) => row.slice(n));
-}
 
 /**
  * Numbers of which the kernel measures the distance: the picture with brightness and contrast

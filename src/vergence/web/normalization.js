@@ -3,6 +3,7 @@
 // The head's pose is fitted to seven landmarks. A virtual camera is turned to each eye, at a fixed
 // distance, with its x axis parallel to the head's (Zhang, Sugano, Bulling, ETRA 2018). Camera
 // frame: mm, x right, y down, z away from the camera. Nothing here needs a library.
+import { solve } from "./linear_algebra.js";
 
 // Places of a face's seven landmarks, mm in the head frame: eye corners from the image left to
 // right, mouth corners, nose.
@@ -15,6 +16,7 @@ const CORNERS = [[2, 3], [0, 1]]; // of the left and of the right eye
 const FOCAL = 960, DISTANCE = 600, WIDTH = 60, HEIGHT = 36; // of the virtual camera
 const ROUNDS = 30; // steps in undoing the lens distortion
 const STEPS = 200, DIFFERENCE = 1e-6; // of the fit of the pose
+const FOCAL_STEPS = 20; // of the fit of the focal length
 
 /**
  * Returns the patches of the left and of the right eye; [] where an eye is partly outside, or the
@@ -22,20 +24,18 @@ const STEPS = 200, DIFFERENCE = 1e-6; // of the fit of the pose
  *
  * `imageData` is {data, width, height}, RGBA. `points` are those of `loadLandmarks`, or the seven
  * landmarks alone (14 numbers). `size` is [height, width] of the patches; `camera` is {matrix,
- * size, distortion} as the file of `data patches --camera`, by default guessed from the picture's
- * size.
+ * size, distortion} as the file of `data patches --camera`. Without it the focal length is `focal`
+ * times the longer side of the picture; 1, the default, is a guess.
  *
  * A patch is {pixels, pose, side, centre, rotation}: `pixels` a Uint8Array [height * width], grey
  * and equalised; `pose` [pitch, yaw] of the head in radians; `side` 0 left, 1 right, which is
  * mirrored and whose yaw is negated; `centre` of the eye in mm, and `rotation` (rows) from the
  * camera frame to the patch's.
  */
-export function eyePatches(imageData, points, { size = [HEIGHT, WIDTH], camera } = {}) {
+export function eyePatches(imageData, points, { size = [HEIGHT, WIDTH], camera, focal = 1 } = {}) {
   const { width, height } = imageData;
-  const known = camera ? ofSize(camera, width, height) : guessed(width, height);
-  const numbers = points.length === 14 ? [...Array(7).keys()] : SEVEN;
-  const landmarks = numbers.map((i) => [points[2 * i], points[2 * i + 1]]);
-  const head = headPose(landmarks, known);
+  const known = camera ? ofSize(camera, width, height) : guessed(width, height, focal);
+  const head = headPose(landmarksOf(points), known);
   if (!head) return [];
   const eyes = CORNERS.map((pair, side) => turnedTo(head, pair, side));
   if (!eyes.every((eye) => inside(eye, known))) return [];
@@ -48,11 +48,27 @@ export function eyePatches(imageData, points, { size = [HEIGHT, WIDTH], camera }
   });
 }
 
-/** The unit vector of a gaze in the camera frame, from the angles that a network answers. */
-export function direction({ rotation, side }, [pitch, yaw]) {
-  const angle = side ? -yaw : yaw, flat = Math.cos(pitch);
-  const seen = [-flat * Math.sin(angle), -Math.sin(pitch), -flat * Math.cos(angle)];
-  return apply(transposed(rotation), seen);
+/**
+ * The focal length with which the eyes of a face are `distance` mm before the camera, as a share of
+ * the longer side of the picture {width, height}; null where the landmarks fit no head.
+ */
+export function focalOf(points, { width, height }, distance) {
+  const landmarks = landmarksOf(points);
+  let focal = 1;
+  // Distances grow nearly as the focal length does, so few steps are enough.
+  for (let step = 0; step < FOCAL_STEPS; step++) {
+    const head = headPose(landmarks, guessed(width, height, focal));
+    if (!head) return null;
+    const depth = head.points.slice(0, 4).reduce((sum, place) => sum + place[2] / 4, 0);
+    focal *= distance / depth;
+    if (Math.abs(distance / depth - 1) < 1e-6) break;
+  }
+  return focal;
+}
+
+function landmarksOf(points) {
+  const numbers = points.length === 14 ? [...Array(7).keys()] : SEVEN;
+  return numbers.map((i) => [points[2 * i], points[2 * i + 1]]);
 }
 
 /** The head's pose whose projected model is nearest to seven landmarks: {rotation, translation}. */
@@ -104,7 +120,7 @@ function fitPose(rotation, there, depth, seen) {
     const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
     const normal = columns.map((a, i) =>
       columns.map((b, j) => dot(a, b) * (i === j ? 1 + damping : 1)));
-    const change = solve(normal, columns.map((column) => -dot(column, now)));
+    const change = solve(normal, columns.map((column) => [-dot(column, now)])).flat();
     const next = moved(pose, change), values = misses(next), lower = costOf(values);
     if (lower <= cost) {
       [pose, now, cost, damping] = [next, values, lower, damping / 10];
@@ -228,9 +244,9 @@ function filtered(data, lines, [length, out], [line, step], [toLine, toStep]) {
   return result;
 }
 
-function guessed(width, height) {
-  const focal = Math.max(width, height);
-  return { matrix: [[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]],
+function guessed(width, height, focal) {
+  const pixels = focal * Math.max(width, height);
+  return { matrix: [[pixels, 0, (width - 1) / 2], [0, pixels, (height - 1) / 2], [0, 0, 1]],
     size: [width, height] };
 }
 
@@ -285,32 +301,12 @@ function rotationOf(vector) {
     row.map((value, j) => (i === j ? 1 : 0) + a * value + b * twice[i][j]));
 }
 
-/** Solves A x = b by elimination with pivots. */
-function solve(matrix, right) {
-  const n = right.length, rows = matrix.map((row, i) => [...row, right[i]]);
-  for (let at = 0; at < n; at++) {
-    let best = at;
-    for (let i = at + 1; i < n; i++) if (Math.abs(rows[i][at]) > Math.abs(rows[best][at])) best = i;
-    [rows[at], rows[best]] = [rows[best], rows[at]];
-    for (let i = 0; i < n; i++) {
-      if (i === at) continue;
-      const factor = rows[i][at] / rows[at][at];
-      for (let j = at; j <= n; j++) rows[i][j] -= factor * rows[at][j];
-    }
-  }
-  return rows.map((row, i) => row[n] / row[i]);
-}
-
-function inverse(matrix) {
-  const columns = [0, 1, 2].map((j) => solve(matrix, [0, 1, 2].map((i) => (i === j ? 1 : 0))));
-  return transposed(columns);
-}
+const inverse = (matrix) => solve(matrix, [[1, 0, 0], [0, 1, 0], [0, 0, 1]]);
 
 const norm = (vector) => Math.hypot(...vector);
 const plus = (a, b) => a.map((value, i) => value + b[i]);
 const scaled = (vector, factor) => vector.map((value) => value * factor);
 const apply = (matrix, v) => matrix.map((row) => row[0] * v[0] + row[1] * v[1] + row[2] * v[2]);
-const transposed = (matrix) => matrix[0].map((_, j) => matrix.map((row) => row[j]));
 const multiplied = (a, b) => a.map((row) =>
   b[0].map((_, j) => row.reduce((sum, value, i) => sum + value * b[i][j], 0)));
 const cross = (a, b) => [

@@ -1,13 +1,19 @@
 // The steps of the page: camera, nine dots, error, gaze on the screen, file.
 import { read } from "./assets.js";
-import { correctionOf, fileText, inWords, pointSeen, samplesOf } from "./calibration.js";
+import {
+  aboutRun, correctionOf, fileText, inWords, pointSeen, samplesOfDot,
+} from "./calibration.js";
 import { SHARED } from "./correction.js";
 import { openEyes } from "./eyes.js";
 import { openNetwork } from "./network.js";
-import { NINE, guessedSize } from "./screen.js";
+import { NINE, guessedSize, windowPlace } from "./screen.js";
 
-const SETTLE_MS = 1000, LONGEST_MS = 10000, FRAMES = 5; // a dot, as in `vergence live --calibrate`
 const STEADY = 0.3; // share of the newest point in the ring's place
+const FIELDS = {
+  width: "the width of your screen in mm",
+  height: "its height in mm",
+  distance: "the distance of your eyes from it in cm",
+};
 const at = (id) => document.getElementById(id);
 const frame = () => new Promise(requestAnimationFrame);
 let run, eyes, answer, samples = [], correction = null;
@@ -28,11 +34,14 @@ async function switchTo(next) {
 }
 
 function screenSize() {
-  const size = ["width", "height"].map((name) => at(name).valueAsNumber);
-  if (!["width", "height"].every((name) => at(name).reportValidity())) {
-    throw new Error("give the size of your screen in millimetres");
+  const missing = Object.keys(FIELDS).filter((name) => !at(name).checkValidity());
+  if (missing.length) {
+    at(missing[0]).focus();
+    const parts = missing.map((name) =>
+      `${FIELDS[name]}, a number from ${at(name).min} to ${at(name).max}`);
+    throw new Error(`give ${parts.join("; ")}`);
   }
-  return size;
+  return ["width", "height"].map((name) => at(name).valueAsNumber);
 }
 
 async function preview() {
@@ -70,14 +79,6 @@ async function startCamera() {
   switchTo(preview);
 }
 
-/** Size and place of the window on the screen, in mm: [mm a pixel], [mm of its corner]. */
-function windowPlace([width, height]) {
-  if (document.fullscreenElement) return [[width / innerWidth, height / innerHeight], [0, 0]];
-  const scale = [width / screen.width, height / screen.height];
-  const corner = [screenX + (outerWidth - innerWidth) / 2, screenY + outerHeight - innerHeight];
-  return [scale, corner.map((value, axis) => Math.max(value, 0) * scale[axis])];
-}
-
 async function onStage(work) {
   const stage = at("stage"), opener = document.activeElement, main = document.querySelector("main");
   const leave = () => { ended = true; };
@@ -93,7 +94,7 @@ async function onStage(work) {
   document.addEventListener("fullscreenchange", changed);
   at("end").addEventListener("click", leave);
   try {
-    await work(windowPlace(screenSize()));
+    await work(windowPlace(screenSize(), window));
   } finally {
     document.removeEventListener("keydown", keys);
     document.removeEventListener("fullscreenchange", changed);
@@ -114,20 +115,14 @@ function move(element, x, y) {
 async function oneDot(number, [scale, corner]) {
   const [x, y] = [NINE[number][0] * innerWidth, NINE[number][1] * innerHeight];
   const place = [corner[0] + x * scale[0], corner[1] + y * scale[1]];
-  const dot = at("dot"), began = performance.now(), own = [];
+  const dot = at("dot");
   dot.dataset.target = number;
   move(dot, x, y);
   at("progress").textContent = `Dot ${number + 1} of ${NINE.length}`;
-  for (let frames = 0; !ended && frames < FRAMES;) {
-    const { patches } = await eyes.look();
-    const time = performance.now() - began;
-    if (time > SETTLE_MS + LONGEST_MS) break;
-    if (time >= SETTLE_MS && patches.length) {
-      own.push(...await samplesOf(patches, answer, number, place, screenSize()));
-      frames += 1;
-    }
-    await frame();
-  }
+  const target = { unit: number, place, size: screenSize() };
+  const clock = () => performance.now();
+  const own = await samplesOfDot(
+    eyes.look, answer, target, { clock, pause: frame, ended: () => ended });
   if (!own.length && !ended) throw new Error(`no eye was seen at dot ${number + 1} of 9`);
   return own;
 }
@@ -135,6 +130,8 @@ async function oneDot(number, [scale, corner]) {
 async function showDots() {
   const all = [];
   await onStage(async (place) => {
+    at("progress").textContent = "Sit at the distance that you gave";
+    await eyes.fitDistance(10 * at("distance").valueAsNumber, () => ended);
     for (let number = 0; number < NINE.length && !ended; number++) {
       all.push(...await oneDot(number, place));
     }
@@ -218,8 +215,7 @@ async function load() {
   const [width, height] = guessedSize(screen, matchMedia("(pointer: coarse)").matches);
   [at("width").value, at("height").value] = [width, height];
   run = JSON.parse(new TextDecoder().decode(await read("run.json")));
-  at("model").textContent = `Model: ${run.name}, fingerprint ${run.fingerprint.slice(0, 16)}, ` +
-    `made by vergence ${run.vergence}.`;
+  at("model").textContent = aboutRun(run);
   answer = await openNetwork(run.size);
   eyes = await openEyes(run.size);
   const again = async (work) => { await switchTo(work); switchTo(preview); };

@@ -5,15 +5,41 @@
 
 export const ABOVE_MM = 8; // in Python ABOVE_MM of live.calibration
 const MARGIN = 0.1; // of the outer dots from the edges, as a share of the screen
+const NARROW = 600; // pixels; a screen with a shorter side is a phone's
 
 /** Nine places on the screen, as shares of its width and height, row by row. */
 export const NINE = [MARGIN, 0.5, 1 - MARGIN].flatMap((y) =>
   [MARGIN, 0.5, 1 - MARGIN].map((x) => [x, y]));
 
-/** A size to begin with: phones have about 160 dots an inch, a laptop is 344 mm wide. */
+/**
+ * A size to begin with, in mm: tablets have about 160 dots an inch, a laptop is 344 mm wide. None
+ * for narrow screens: those of phones differ too much.
+ */
 export function guessedSize(screen, coarse) {
+  if (Math.min(screen.width, screen.height) < NARROW) return ["", ""];
   const width = coarse ? (screen.width * 25.4) / 160 : 344;
   return [Math.round(width), Math.round((width * screen.height) / screen.width)];
+}
+
+/**
+ * Size and place of the window `view` on the screen, in mm: [mm a pixel], [mm of its corner].
+ * `view` has the names of `window`.
+ */
+export function windowPlace([width, height], view) {
+  const { screen, innerWidth, innerHeight } = view;
+  if (view.document.fullscreenElement) {
+    return [[width / innerWidth, height / innerHeight], [0, 0]];
+  }
+  const scale = [width / screen.width, height / screen.height];
+  // Places count from the first of several screens, and docks and bars are no screen.
+  const begin = (free, bars) => (free >= 0 && free <= bars ? 0 : free);
+  const corner = [
+    view.screenX - begin(screen.availLeft ?? 0, screen.width - screen.availWidth) +
+      (view.outerWidth - innerWidth) / 2,
+    view.screenY - begin(screen.availTop ?? 0, screen.height - screen.availHeight) +
+      view.outerHeight - innerHeight,
+  ];
+  return [scale, corner.map((value, axis) => Math.max(value, 0) * scale[axis])];
 }
 
 /** A place on the screen (mm from its upper left corner) in the frame of the camera. */
