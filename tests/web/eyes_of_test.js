@@ -9,11 +9,15 @@ export async function openEyes() {
   const picture = document.createElement("canvas");
   [picture.width, picture.height] = [640, 480];
   const context = picture.getContext("2d");
-  let turn = 0;
+  let turn = 0, camera = false;
   return {
     async start() {
+      camera = true;
       context.fillStyle = "#8a7a6d";
       context.fillRect(0, 0, 640, 480);
+    },
+    on() {
+      return camera;
     },
     async look() {
       const share = NINE[document.getElementById("dot").dataset.target ?? 4];
@@ -30,6 +34,8 @@ export async function openEyes() {
       return { picture, patches, marks: [[240, 220], [400, 220]] };
     },
     async fitDistance() {},
-    stop() {},
+    stop() {
+      camera = false;
+    },
   };
 }

@@ -289,6 +289,52 @@ def test_a_face_before_the_camera_gives_a_correction(trained, camera_site, launc
     assert said.code == 0, said.err
 
 
+WATCH = """
+const [open, make] = [navigator.mediaDevices.getUserMedia, document.createElement];
+window.tracks = [];
+window.canvases = [];
+navigator.mediaDevices.getUserMedia = async function (...wanted) {
+  const stream = await open.apply(this, wanted);
+  window.tracks.push(...stream.getTracks());
+  return stream;
+};
+document.createElement = function (...name) {
+  const element = make.apply(this, name);
+  if (element instanceof HTMLCanvasElement) window.canvases.push(element);
+  return element;
+};
+"""
+
+
+@pytest.mark.slow
+@needs_runtime
+@pytest.mark.parametrize("during", ["preview", "dots"])
+def test_what_is_forgotten_is_gone(during, camera_site, launch, tmp_path):
+    """After two clicks on the camera's button, too, and while dots are shown."""
+    fake = f"--use-file-for-fake-video-capture={face_video(tmp_path / 'face.y4m')}"
+    options = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", fake)
+    page = launch(*options).new_page(viewport={"width": 1280, "height": 800})
+    page.add_init_script(WATCH)
+    with serving(folder_of(camera_site)) as address:
+        page.goto(address)
+        wait_for(page, "Ready")
+        page.evaluate("start = document.getElementById('start'); start.click(); start.click()")
+        page.locator("#dots:not([disabled])").wait_for()
+        if during == "dots":
+            page.click("#dots")
+            page.locator("#stage").wait_for(state="visible")
+        page.evaluate("document.getElementById('forget').click()")
+        wait_for(page, "Everything is forgotten")
+        page.wait_for_timeout(1500)
+    assert set(page.evaluate("window.tracks.map((track) => track.readyState)")) == {"ended"}
+    widths = page.evaluate("window.canvases.map((canvas) => canvas.width)")
+    assert widths
+    assert set(widths) == {0}
+    assert page.evaluate("document.getElementById('preview').width") == 0
+    assert page.locator("#dots").is_disabled()
+    assert page.locator("#start").is_enabled()
+
+
 @pytest.mark.slow
 @needs_runtime
 def test_a_packed_page_works_when_it_is_opened_as_a_file(trained, browser, tmp_path):

@@ -255,7 +255,9 @@ def read_correction(path: Path) -> CorrectionFile:
         DataError: it is missing, too large, or no correction; the message names the first fault.
     """
     try:
-        if (size := path.stat().st_size) > BYTES or not path.is_file():
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} is no file: {WHERE}")
+        if (size := path.stat().st_size) > BYTES:
             raise DataError(
                 f"{path} has {size:,} bytes, a correction has {BYTES:,} at most; {WHERE}"
             )
@@ -270,7 +272,7 @@ def _parsed(text: bytes, fault: str, advice: str) -> CorrectionFile:
         return CorrectionFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"])) or "all of it"
+        name = ".".join(map(str, first["loc"]))[:100] or "all of it"
         raise DataError(f"{fault}: {name}: {first['msg'][:200]}; {advice}") from None
 
 

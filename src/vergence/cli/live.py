@@ -5,6 +5,7 @@ Used by `cli.commands`.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -100,10 +101,11 @@ def web(
     from vergence.live.static_page import write_page
 
     size = write_page(folder, out_, runtime, packed, seed)
-    out.print(f"page: {out_ / 'index.html'} ({size / 1e6:.0f} MB)", soft_wrap=True, highlight=False)
+    # Names of folders may hold what the console takes for its own marks.
+    show = partial(out.print, soft_wrap=True, highlight=False, markup=False)
+    show(f"page: {out_ / 'index.html'} ({size / 1e6:.0f} MB)")
     if not packed:
-        served = f"python -m http.server --directory {out_} --bind 127.0.0.1"
-        out.print(f"to try it: {served}", soft_wrap=True, highlight=False)
+        show(f"to try it: python -m http.server --directory {out_} --bind 127.0.0.1")
 
 
 def _refuse_unused(*values: object) -> None:

@@ -62,7 +62,10 @@ CSP = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'{blob}; connect-src {read}; "
     "img-src data:; style-src 'self'; base-uri 'none'; form-action 'none'"
 )
-"""What the page may load; nothing may be sent. A packed page reads no file, but has a blob."""
+"""What the page may load. It may send nothing by requests; WebRTC and early connections are free.
+
+A packed page reads no file, but has a blob.
+"""
 LICENCES = ("LICENSE", "ThirdPartyNotices.txt")
 """Files of the Python package onnxruntime; npm's archive of the same programs has none."""
 # Student's quantiles for as many dots as a calibration could show.

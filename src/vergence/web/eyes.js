@@ -12,10 +12,11 @@ const FOCALS = [0.3, 3]; // of cameras that see 118 and 19 degrees across
 const frame = () => new Promise(requestAnimationFrame);
 
 /**
- * Loads the face networks. Returns {start, look, fitDistance, stop}: `start` asks for the camera,
- * `look` returns {picture, patches, marks} of a new picture, where `marks` are points in pixels,
+ * Loads the face networks. Returns {start, on, look, fitDistance, stop}: `start` asks for the
+ * camera, `on` says whether it is there, `look` returns {picture, patches, marks} of a new picture, where `marks` are points in pixels,
  * `fitDistance` takes some pictures with eyes `distance` mm from the screen, from which the focal
- * length of the camera follows for all later ones, and `stop` switches the camera off.
+ * length of the camera follows for all later ones, and `stop` switches the camera off and clears
+ * its last picture.
  */
 export async function openEyes(size) {
   const files = await Promise.all(FACE_NETWORKS.map(async (name) =>
@@ -26,13 +27,19 @@ export async function openEyes(size) {
   video.muted = video.playsInline = true;
   let focal = 1, moment = null;
 
+  function end() {
+    for (const track of video.srcObject?.getTracks() ?? []) track.stop();
+    video.srcObject = null;
+  }
+
   /** The newest picture and its face, {data, face}; null if the camera gives no new one. */
   async function newest() {
     const began = performance.now();
-    while (video.currentTime === moment) {
+    while (video.srcObject && video.currentTime === moment) {
       if (performance.now() - began > WAIT_MS) return null;
       await frame();
     }
+    if (!video.srcObject) return null;
     moment = video.currentTime;
     // The picture of a turned phone has another shape.
     const { videoWidth: width, videoHeight: height } = video;
@@ -51,12 +58,17 @@ export async function openEyes(size) {
       }
       const wanted = { facingMode: "user", width: { ideal: 1280 }, height: { ideal: 720 } };
       try {
-        video.srcObject = await navigator.mediaDevices.getUserMedia({ video: wanted });
+        const stream = await navigator.mediaDevices.getUserMedia({ video: wanted });
+        end(); // a camera that another click has opened meanwhile
+        video.srcObject = stream;
       } catch (error) {
         throw new Error(`the browser gives no camera (${error.message}); connect one, allow it ` +
           "for this page, and try again");
       }
       await video.play();
+    },
+    on() {
+      return video.srcObject !== null;
     },
     async look() {
       const { data, face } = await newest() ?? {};
@@ -89,8 +101,8 @@ export async function openEyes(size) {
     },
     stop() {
       [focal, moment] = [1, null];
-      for (const track of video.srcObject?.getTracks() ?? []) track.stop();
-      video.srcObject = null;
+      end();
+      canvas.width = 0; // which clears the last picture
     },
   };
 }

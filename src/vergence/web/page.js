@@ -49,6 +49,7 @@ async function preview() {
   at("seen").hidden = false;
   while (!ended) {
     const { picture, patches, marks } = await eyes.look();
+    if (!eyes.on()) break;
     [canvas.width, canvas.height] = [picture.width, picture.height];
     context.setTransform(-1, 0, 0, 1, canvas.width, 0); // as in a mirror
     context.drawImage(picture, 0, 0);
@@ -71,10 +72,13 @@ async function preview() {
 
 async function startCamera() {
   screenSize();
+  at("start").disabled = true; // a second click would open a second camera
   say("Waiting for your permission to use the camera.");
-  await eyes.start();
+  await eyes.start().catch((error) => {
+    at("start").disabled = false;
+    throw error;
+  });
   say("The camera is on. Its pictures stay in this page.", "Camera on");
-  at("start").disabled = true;
   at("forget").disabled = false;
   switchTo(preview);
 }
@@ -193,8 +197,9 @@ function download() {
 }
 
 async function forget() {
+  eyes.stop(); // before all else, so that nothing that still runs takes another picture
   await switchTo(async () => {});
-  eyes.stop();
+  eyes.stop(); // and what it drew last goes, too
   [samples, correction] = [[], null];
   at("preview").width = 0; // which also clears the last picture
   at("result").textContent = "This is known after the nine dots.";
@@ -218,7 +223,7 @@ async function load() {
   at("model").textContent = aboutRun(run);
   answer = await openNetwork(run.size);
   eyes = await openEyes(run.size);
-  const again = async (work) => { await switchTo(work); switchTo(preview); };
+  const again = async (work) => { await switchTo(work); if (eyes.on()) switchTo(preview); };
   at("start").addEventListener("click", reported(startCamera));
   at("dots").addEventListener("click", reported(() => again(showDots)));
   at("live").addEventListener("click", reported(() => again(showGaze)));
