@@ -94,7 +94,8 @@ def table(clients, cohort, rounds, size):
         "federation": {"name": "eye_synthetic", "people": clients, "samples": 40, "size": size},
         "methods": [{"name": "fedavg"}],
         "local": {"optimizer": "sgd", "epochs": 1, "batch": 16, "lr": 0.01},
-        "run": {"rounds": rounds, "evaluate_every": 0, "solver": "sequential", **presence},
+        "run": {"rounds": rounds, "evaluate_every": 0, "solver": "sequential"},
+        **presence,
     }
 
 
