@@ -84,7 +84,7 @@ CAMERA = """
 globalThis.requestAnimationFrame = (next) => setTimeout(next, 1);
 let taken = 0, frames = 0, shape = [640, 480], drawn = [];
 const video = {
-  play: async () => {}, srcObject: null,
+  play: async () => {}, srcObject: { getTracks: () => [] },
   // Each third time that anybody asks there is a new picture.
   get currentTime() { taken += 1; return input.frozen && taken > 9 ? 3 : Math.floor(taken / 3); },
   get videoWidth() { return shape[0]; }, get videoHeight() { return shape[1]; },
