@@ -64,7 +64,7 @@ lint: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-slow: setup .venv/browser
+slow: setup
 	$(BIN)/python -m pytest $(SLOW) -m "slow and not nightly"
 
 nightly: setup ## run what takes longest and CI leaves out: drills, tutorials, engines compared, pages of results (an hour)
