@@ -1,13 +1,16 @@
 """Cameras: what is there, what is dropped, and what is said where nothing comes."""
 
+import gc
 import threading
 import time
 import wave
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
+from av.video.frame import VideoFrame
 from rich.console import Console
 
 from tests.cli.commands import vergence
@@ -16,6 +19,7 @@ from vergence.errors import ConfigError, DataError, PartialRun
 from vergence.live import camera as cameras
 from vergence.live import command
 from vergence.live.camera import CameraOptions, LiveCamera
+from vergence.live.views import MapView
 
 
 def all_frames(camera, pause=0.0):
@@ -53,6 +57,21 @@ def test_a_looped_file_goes_on_with_increasing_times(tmp_path):
     with camera:
         found = [camera.newest(5.0) for _ in range(11)]
     np.testing.assert_allclose([frame.time_s for frame in found], np.arange(11) / 30, atol=1e-3)
+
+
+def test_pictures_that_were_drawn_leave_memory_at_once(tmp_path):
+    """A session of a minute held a gigabyte of them until Python looked for circles."""
+    view = MapView(SimpleNamespace(width=16, height=16, next_map=lambda _: None))
+    camera = LiveCamera(str(dots(tmp_path / "a.mp4", 8)), CameraOptions(loop=True))
+    gc.collect()
+    gc.disable()
+    try:
+        with camera:
+            for _ in range(60):
+                view.look(camera.newest(5.0))
+        assert sum(isinstance(thing, VideoFrame) for thing in gc.get_objects()) < 8
+    finally:
+        gc.enable()
 
 
 def test_a_rate_leaves_frames_out(tmp_path):

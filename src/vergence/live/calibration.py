@@ -166,7 +166,7 @@ def _target_samples(
         if clock(frame) - began < plan.settle_s:
             continue
         picture = frame.picture
-        patches = eyes.patches(rgb(picture, picture.width, picture.height))
+        patches = eyes.patches(rgb(picture, picture.width, picture.height, frame.orientation))
         samples += [TargetSample(patch, frame.number, number) for patch in patches]
         # A frame without an eye, as in a blink, does not count.
         frames += bool(patches)

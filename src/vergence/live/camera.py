@@ -23,6 +23,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.video.frame import VideoFrame
 
+from vergence.data.io.video import UPRIGHT, Orientation, frame_orientation
 from vergence.errors import ConfigError, DataError, PartialRun
 
 # Longest wait for a network stream to open, and for its next frame: a dead server must not hang
@@ -45,12 +46,14 @@ class CameraFrame:
         time_s: time in the video, or since the first frame of a device.
         came_s: time of arrival, on the clock of `time.perf_counter`.
         picture: the pixels, before conversion.
+        orientation: how the source's pictures are turned, as its first one says.
     """
 
     number: int
     time_s: float
     came_s: float
     picture: VideoFrame
+    orientation: Orientation
 
 
 @dataclass(frozen=True)
@@ -177,9 +180,14 @@ class LiveCamera:
     def _paced(self) -> Iterator[CameraFrame]:
         """Yield frames at their times, at most `options.rate` a second."""
         start, last_s, number = perf_counter(), -float("inf"), 0
+        orientation = UPRIGHT
         rate = self.options.rate
         least = 1 / rate - SLACK * self.step_s if rate else 0.0
         for time_s, picture in self._timed():
+            # Of the first alone: a picture of PyAV that was asked for it refers to itself, and
+            # stays in memory until Python looks for such circles, which took a gigabyte.
+            if number == 0:
+                orientation = frame_orientation(picture)
             if time_s - last_s < least:
                 continue
             came = perf_counter()
@@ -190,7 +198,7 @@ class LiveCamera:
             elif self.options.realtime and came - time_s - start > LATE_S:
                 # Decoding is too slow: from here on the file plays later, and no frame is hurried.
                 start = came - time_s
-            yield CameraFrame(number, time_s, came, picture)
+            yield CameraFrame(number, time_s, came, picture, orientation)
             last_s, number = time_s, number + 1
 
     def _timed(self) -> Iterator[tuple[float, VideoFrame]]:

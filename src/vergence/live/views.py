@@ -64,10 +64,11 @@ class MapView:
     def look(self, frame: CameraFrame) -> LiveGaze:
         """Predict and draw; numbers are x, y of the peak and of the mean, shares of the frame."""
         picture = frame.picture
-        heat = self.model.next_map(rgb(picture, self.model.width, self.model.height))
-        turned = picture.rotation // 90 % 2
+        shape = self.model.width, self.model.height
+        heat = self.model.next_map(rgb(picture, *shape, frame.orientation))
+        turned = frame.orientation[2]
         size = (picture.height, picture.width) if turned else (picture.width, picture.height)
-        full = rgb(picture, *size)
+        full = rgb(picture, *size, frame.orientation)
         if heat is None:
             return LiveGaze(full, None)
         y, x = np.unravel_index(int(heat.argmax()), heat.shape)
@@ -103,7 +104,7 @@ class EyeView:
         With a screen, the point in mm from its top left corner follows; NaN beside its plane.
         """
         picture = frame.picture
-        full = rgb(picture, picture.width, picture.height)
+        full = rgb(picture, picture.width, picture.height, frame.orientation)
         patches = self.eyes.patches(full)
         if not patches:
             return LiveGaze(full, None)

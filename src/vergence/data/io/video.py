@@ -247,7 +247,7 @@ def rgb(
     `orientation` is that of the video; None: it is taken from the frame.
     """
     # Phones store pictures as the sensor lies, and note beside them how to turn them.
-    across, down, turned = orientation or _orientation(frame)
+    across, down, turned = orientation or frame_orientation(frame)
     if turned:
         width, height = height, width
     stored = frame.to_ndarray(format="rgb24", width=width, height=height)
@@ -255,7 +255,7 @@ def rgb(
     return np.ascontiguousarray(shown[::down, ::across], np.uint8)
 
 
-def _orientation(frame: VideoFrame) -> Orientation:
+def frame_orientation(frame: VideoFrame) -> Orientation:
     """Return the `Orientation` that a frame's display matrix states.
 
     The matrix (a, b; c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y). Four of its
@@ -285,7 +285,7 @@ def _orientation_of(path: Path) -> Orientation:
     # A video that cannot be decoded is refused with its reason where its frames are read.
     with suppress(FFmpegError), av.open(str(path)) as container:
         for frame in container.decode(video=0):
-            return _orientation(frame)
+            return frame_orientation(frame)
     return UPRIGHT
 
 
