@@ -131,9 +131,7 @@ def bundled(texts: Mapping[str, str]) -> str:
     parts = ['"use strict";\nconst modules = {};\n']
     for name, text in texts.items():
         names = re.findall(r"^export (?:async )?(?:const|function) (\w+)", text, re.M)
-        text = re.sub(
-            r'^import (\{[^}]*\}) from "\./(\w+)\.js";', r"const \1 = modules.\2;", text, flags=re.M
-        )
+        text = re.sub(IMPORT, r"const \1 = modules.\2;", text, flags=re.M)
         text = re.sub(r"^export ", "", text, flags=re.M)
         parts.append(
             f"modules.{name} = (() => {{\n{text}return {{ {', '.join(names)} }};\n}})();\n"
