@@ -134,7 +134,7 @@ class ClientNode:
             if plan.privacy.user is not None:
                 place = runner.store.folder / FOLDER
                 make_durable_folder(place, mode=0o700)
-                book = ReleaseLog(place / sums_of(runner.store.seed))
+                book = ReleaseLog(place / sums_of(runner.store.seed), own_mark=False)
             self.sum_client = SecureSumClient(
                 self.folder,
                 self.client,

@@ -9,7 +9,8 @@ A book is on the disk before its mark, and the mark before what the book covers 
 So a process that is killed at any moment leaves a book that is as long as its mark says, or longer.
 
 Used by `deployment.joined_node`, `deployment.launcher`, `deployment.secure_sum_client`,
-`deployment.teacher_quota` and `engine.secure_sum_attempts`.
+`deployment.teacher_quota`, `engine.secure_sum_attempts`, `experiment.privacy.register` and
+`privacy.release_log`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,22 @@ def state_folder() -> Path:
     else:
         base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "vergence"
+
+
+def write_mark(path: Path, data: bytes) -> None:
+    """Write a mark, which only its owner can read; it is on the disk when this returns.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    try:
+        make_durable_folder(path.parent, 0o700)
+        write_whole(path, data, lasting=True, secret=True)
+    except OSError as error:
+        raise StateError(
+            f"{path} cannot be written ({error.strerror}), and without it nothing leaves this "
+            f"machine: let {VARIABLE} name a folder that may be written and stays"
+        ) from None
 
 
 def chain_head(lines: Iterable[bytes]) -> str:
@@ -149,14 +166,7 @@ class FolderMark:
         return True
 
     def _write(self, mark: Mark) -> None:
-        try:
-            make_durable_folder(self.path.parent, 0o700)
-            write_whole(self.path, json.dumps(asdict(mark)).encode(), lasting=True, secret=True)
-        except OSError as error:
-            raise StateError(
-                f"{self.path} cannot be written ({error.strerror}), and without it nothing is "
-                f"answered: let {VARIABLE} name a folder that may be written and stays"
-            ) from None
+        write_mark(self.path, json.dumps(asdict(mark)).encode())
         self.mark = mark
 
     def check(self, begins: bool = True) -> None:

@@ -14,6 +14,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +26,12 @@ from vergence.core.files import (
     settle,
     write_whole,
 )
-from vergence.core.naming import by_key
+from vergence.core.naming import by_key, plural
 from vergence.core.serialization import digest
 from vergence.errors import StateError
 from vergence.privacy.dp.accounting import Charge, Ledger
 from vergence.privacy.dp.budget import Budget
+from vergence.privacy.folder_marks import state_folder, write_mark
 from vergence.privacy.keyed_noise import NoiseKey
 from vergence.privacy.secure_aggregation.masking import SEED, new_seed
 from vergence.system.file_access import is_open_to_others
@@ -68,19 +70,32 @@ class ReleaseLog:
 
     A file that does not exist is an empty log.
 
+    A copy of the log, put back later, would forget what was released since. So the log has a mark:
+    a second copy of its lines in `state_folder()`, which is written before a release is made. If
+    the mark was removed too, nothing shows that the log was put back. The mark belongs to the
+    log's path and, if there is one, to the secret in its folder: whoever deletes both, and begins
+    again with a new secret, has another mark.
+
+    Args:
+        path: file of the log.
+        own_mark: whether the log has a mark. It needs none in a run, whose checkpoint knows its
+            logs, and in a deployment, where `FolderMark` knows them.
+
     Raises:
-        StateError: the file is damaged, or it is listed in the register and missing.
+        StateError: the file is damaged; it lacks lines that its mark has, or has others; or it is
+            listed in the register and missing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, own_mark: bool = True) -> None:
+        self.path, self.own_mark = path, own_mark
+        # Before the log is read, to which another process may add lines at this moment.
+        known = self._marked_lines()
         # Who deletes the log would get the whole budget again: a missing log is not an empty one.
         if not path.exists() and path.name in noted(path.parent):
             raise _gone(path)
-        self.path = path
         self.entries: list[Release] = []
-        data = path.read_bytes() if path.exists() else b""
-        # What follows the last whole line is no release: its writer died, or has yet to end it.
-        whole = data[: complete_length(data)]
+        whole = _whole_lines(path)
+        self._refuse_older(whole, known)
         try:
             for draw, mark, noise, rate, steps in csv.reader(whole.decode().splitlines()):
                 entry = Release(draw, mark, float(noise), float(rate), int(steps))
@@ -117,6 +132,8 @@ class ReleaseLog:
                     f"'{entry.mark}' was released before with other noise: nothing more is said of "
                     "it; start a new run elsewhere"
                 )
+            # The process that wrote the line may have been killed before it wrote the mark.
+            self._write_mark()
             return
         if budget.epsilon is not None:
             after = self.with_(entry).epsilon(budget.delta)
@@ -136,6 +153,38 @@ class ReleaseLog:
         add_line(self.path, csv_of([entry]).removesuffix("\n"))
         if len(self.entries) == 1:
             note(self.path)
+        self._write_mark()
+
+    @property
+    def _mark(self) -> Path:
+        secret = self.path.with_name(NAME)
+        key = secret.read_bytes() if secret.exists() else b""
+        name = digest(str(self.path.resolve()).encode(), key)[:32]
+        return state_folder() / "marks" / f"{name}.csv"
+
+    def _marked_lines(self) -> bytes:
+        # A mark that cannot be read is as good as none: a log on its own must stay readable.
+        with suppress(OSError):
+            return self._mark.read_bytes() if self.own_mark else b""
+        return b""
+
+    def _write_mark(self) -> None:
+        if self.own_mark:
+            known, lines = self._marked_lines(), _whole_lines(self.path)
+            # The log may have been put back since this object read it.
+            self._refuse_older(lines, known)
+            if lines != known:
+                write_mark(self._mark, lines)
+
+    def _refuse_older(self, lines: bytes, known: bytes) -> None:
+        if not lines.startswith(known):
+            every = known.splitlines()
+            lost = len({*every} - {*lines.splitlines()})
+            raise StateError(
+                f"{self.path} is damaged or was put back from a copy: it lacks {lost} of "
+                f"{plural(len(every), 'release')}; copy {self._mark}, which has all of them, to "
+                "its place, or start a new run elsewhere"
+            )
 
 
 def account(entries: list[Release]) -> Ledger:
@@ -152,6 +201,13 @@ def account(entries: list[Release]) -> Ledger:
         first = shared[0]
         alike[noise or first.noise, first.rate] += first.steps
     return Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
+
+
+def _whole_lines(path: Path) -> bytes:
+    """Return a file up to the end of its last complete line."""
+    # What follows the last whole line is no release: its writer died, or has yet to end it.
+    data = path.read_bytes() if path.exists() else b""
+    return data[: complete_length(data)]
 
 
 def noted(folder: Path) -> list[str]:
@@ -197,9 +253,8 @@ def log_ends(folder: Path) -> dict[str, tuple[int, str]]:
 
     The key is the file's name. A checkpoint holds this, so that a log that was put back shows.
     """
-    texts = {path.name: path.read_bytes() for path in sorted(folder.glob("seed*.csv"))}
-    whole = {name: text[: complete_length(text)] for name, text in texts.items()}
-    return {name: (len(text), digest(text)) for name, text in whole.items()}
+    logs = {path.name: _whole_lines(path) for path in sorted(folder.glob("seed*.csv"))}
+    return {name: (len(lines), digest(lines)) for name, lines in logs.items()}
 
 
 def refuse_older(folder: Path, ends: Mapping[str, tuple[int, str]]) -> None:

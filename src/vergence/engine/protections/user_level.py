@@ -182,7 +182,7 @@ class UserLevelMechanism(ServerHooks):
         self.silos = plan.silos if user.unit == "person" else NO_LABS
         self.forecast = forecast(user, plan, method, clients)
         self.secret = secret_in(state / FOLDER).child("user", seed)
-        self.book = ReleaseLog(state / FOLDER / sums_of(seed))
+        self.book = ReleaseLog(state / FOLDER / sums_of(seed), own_mark=False)
         self._turns: Counter[str] = Counter()
         self._counted = 0
 

@@ -316,7 +316,8 @@ class DpSolver(Solver):
             DpSgdBudgetSpent: the budget does not allow it.
         """
         # The log is the client's own file: a server that resets a run cannot reset the budget.
-        book, policy = ReleaseLog(self.folder / book_of(self.seed, client)), self.policy
+        book = ReleaseLog(self.folder / book_of(self.seed, client), own_mark=False)
+        policy = self.policy
         if entry.mark in book:
             return
         if policy.epsilon is not None and not self._foreseen([*book.entries, entry], samples):

@@ -67,7 +67,7 @@ class PrivateMaskSelector:
         mark = digest(words, candidates.packed().numpy().tobytes())
         path = self.folder / f"seed{self.seed}.mask.{client}.{mark}"
         entry = Release(mark, mark, self.each, 1.0, count)
-        book = ReleaseLog(self.folder / book_of(self.seed, client))
+        book = ReleaseLog(self.folder / book_of(self.seed, client), own_mark=False)
         if entry.mark not in book:
             after = spent([*book.entries, entry], self.policy)
             if not (count and after <= self.policy.epsilon * (1 + 1e-9)):

@@ -28,7 +28,7 @@ class Released:
     """
 
     def __init__(self, path: Path, cost: Cost) -> None:
-        self.book, self.cost = ReleaseLog(path), cost
+        self.book, self.cost = ReleaseLog(path, own_mark=False), cost
         self.sent: dict[str, set[int]] = defaultdict(set)
         self.costs: dict[int, float] = defaultdict(float)
         for entry in self.book.entries:

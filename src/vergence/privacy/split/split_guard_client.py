@@ -112,7 +112,7 @@ class SplitGuardClient:
         Raises:
             Accused: the client accuses the server, and the option `act` is `stop`.
         """
-        book = ReleaseLog(self.folder / book_of(self.seed, client))
+        book = ReleaseLog(self.folder / book_of(self.seed, client), own_mark=False)
         before = self.plan.read(entry.steps for entry in book.entries)[0]
         if not number:
             self._leave_behind(book, client, round)
