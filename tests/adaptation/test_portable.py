@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import stat
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests.live.fabricated import write_eyes
 from tests.refusals import refuses
 from vergence.adaptation import portable
 from vergence.adaptation.fine_tuning import SHARED
+from vergence.adaptation.other_people import RESIDUAL
 from vergence.adaptation.own_data import OwnData
 from vergence.core.data import Samples
 from vergence.data.own_samples import pack_samples
@@ -155,6 +157,39 @@ def test_files_that_are_missing_or_huge_are_refused(trained, tmp_path):
     with (tmp_path / "huge.json").open("wb") as file:
         file.truncate(portable.BYTES + 1)
     vergence("adapt", trained, "--from", tmp_path / "huge.json").complains(3, "bytes")
+
+
+@pytest.mark.parametrize("place", ["errors", "target", "a new key"])
+def test_many_small_values_do_not_fill_the_memory(made, tmp_path, place):
+    """A file of a megabyte took up to 350 MB of memory, and one of 28 up to 9 GB."""
+    whole, many = (made / portable.FILE).read_text(), portable.VALUES + 1
+    values = ",".join(f'"{number}":0' for number in range(many))
+    changed = {
+        "errors": whole.replace('"errors": {', f'"errors": {{{values},'),
+        "target": whole.replace('"target": [', f'"target": [{"{}," * many}'),
+        "a new key": f"{{{values},{whole[1:]}",
+    }
+    path = tmp_path / "many.json"
+    path.write_text(changed[place])
+    tracemalloc.start()
+    with refuses("data", "many.json", "values", f"{portable.VALUES:,}"):
+        portable.read_correction(path)
+    # The text and the message; the values take ten times that and more.
+    assert tracemalloc.get_traced_memory()[1] < 2 * path.stat().st_size
+    tracemalloc.stop()
+
+
+def test_the_largest_correction_is_read(content, tmp_path):
+    """A thousand samples with a number of every kind, of 36 x 60 pixels."""
+    pairs = [[0.123456789012345678, -0.123456789012345678]] * portable.SAMPLES
+    numbers = {"linear": pairs[:6], "coefficients": pairs}
+    image = base64.b64encode(bytes(portable.SAMPLES * 36 * 60)).decode()
+    column = [1] * portable.SAMPLES
+    samples = {"size": [36, 60], "image": image, "side": column, "target": column}
+    content["samples"] = {**samples, "pose": pairs, "gaze": pairs}
+    path = tmp_path / "most.json"
+    path.write_text(json.dumps({**content, "way": RESIDUAL, "numbers": numbers}))
+    assert portable.read_correction(path).samples.samples(path).columns["gaze"].shape == (1000, 2)
 
 
 def test_runs_and_options_without_a_portable_correction_are_refused(trained, made, tmp_path):

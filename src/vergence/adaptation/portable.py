@@ -46,9 +46,12 @@ FILE = "correction.json"
 PORTABLE = ("shrunk offset", "shrunk affine", RESIDUAL)
 """Ways that need no library: a page computes them, too."""
 FORMAT, VERSION = "vergence correction", 1
-# A page shows nine dots with some pictures each. Without limits, a file from somebody else could
-# fill the memory; coefficients of people's corrections are far below the largest number.
-BYTES, SAMPLES, LARGEST = 32 << 20, 1000, 1e6
+# A page's file of nine dots has .3 MB, one of 1000 samples of 36 x 60 pixels 3 MB. Coefficients of
+# people's corrections are far below the largest number.
+BYTES, SAMPLES, LARGEST = 16 << 20, 1000, 1e6
+# A file from somebody else could fill the memory: a value in a list or under a key takes two bytes
+# there and up to a kilobyte while it is checked. A sample has eight, and its picture is one text.
+VALUES = 20 * SAMPLES
 # A page computes with another library's network: its angles differ by about 1e-6 radians.
 TOLERANCE = 1e-4
 Inputs = Literal[
@@ -261,9 +264,14 @@ def read_correction(path: Path) -> CorrectionFile:
             raise DataError(
                 f"{path} has {size:,} bytes, a correction has {BYTES:,} at most; {WHERE}"
             )
-        return _parsed(path.read_bytes(), f"{path} is no correction", WHERE)
+        text = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read ({first_line(error)}): {WHERE}") from None
+    if (count := text.count(b",")) > VALUES:
+        raise DataError(
+            f"{path} has {count:,} values, a correction has {VALUES:,} at most; {WHERE}"
+        )
+    return _parsed(text, f"{path} is no correction", WHERE)
 
 
 def _parsed(text: bytes, fault: str, advice: str) -> CorrectionFile:
