@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from vergence.cli.app import OutFolder
 from vergence.console import out
 from vergence.experiment.trust import allow_own_code
 
@@ -20,7 +20,7 @@ def reproduce(
     root: str | None = None,
     seeds: int | None = None,
     rounds: int | None = None,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFolder | None = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
     """Run a paper's tables again, beside its numbers, with a verdict on every claim.

@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from vergence.cli.app import Flag
+from vergence.cli.app import Flag, OutFile
 from vergence.console import out
 from vergence.core.naming import plural
 from vergence.experiment.trust import ask_for_trust
@@ -37,7 +37,7 @@ def list_data() -> None:
 def import_data(
     folder: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFile,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
     """Look at a folder of your recordings: name the format, and write an experiment that runs.
@@ -57,7 +57,7 @@ def import_data(
 def look(
     target: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")] = Path("look.html"),
+    out_: OutFile = Path("look.html"),
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
     areas: Path | None = None,
 ) -> None:
@@ -140,7 +140,7 @@ def partition(
 @data.command
 def patches(
     source: Path,
-    out_: Path,
+    out_: OutFile,
     *,
     camera: Path | None = None,
     targets: Path | None = None,

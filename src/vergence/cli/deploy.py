@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from vergence.cli.app import Flag
+from vergence.cli.app import Flag, OutFolder
 from vergence.console import note, out
 from vergence.experiment.trust import allow_own_code, trust_in_deployment, under
 
@@ -27,7 +27,7 @@ def init(
     *,
     clients: str,
     address: str,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFolder,
     main_server: Flag = False,
     keys: Path | None = None,
     listen: str = "",
@@ -101,7 +101,7 @@ def note_length(experiment: Experiment) -> None:
 def app(
     config: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFolder,
     clients: str = "",
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
 ) -> None:
@@ -210,7 +210,7 @@ def add(
     folder: Path,
     client: str,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFolder,
     keys: Path | None = None,
 ) -> None:
     """Add a client to a deployment whose server is stopped; it takes part from a later round on.

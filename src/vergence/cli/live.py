@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
-
-from vergence.cli.app import Flag
+from vergence.cli.app import Flag, OutFolder
 from vergence.console import out
 from vergence.errors import ConfigError
 from vergence.experiment.trust import ask_for_trust
@@ -84,7 +82,7 @@ def live(
 def web(
     folder: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFolder,
     runtime: Path | None = None,
     packed: Flag = False,
     seed: int | None = None,

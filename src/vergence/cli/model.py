@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from vergence.cli.app import Flag
+from vergence.cli.app import Flag, OutFile, OutFolder
 from vergence.console import out
 from vergence.experiment.trust import ask_for_trust
 
@@ -22,7 +22,7 @@ model = App(name="model", help="Smaller networks, where to cut one, which layers
 def prune(
     folder: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFolder,
     person: str = "all",
     amounts: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = (
         0.9,
@@ -57,7 +57,7 @@ def prune(
 def split_plan(
     config: Path,
     *,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFile | None = None,
     markdown: Flag = False,
     device: float = 2.0,
     server: float = 200.0,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from vergence.cli.app import Flag
+from vergence.cli.app import Flag, OutFolder
 from vergence.console import out
 from vergence.experiment.trust import ask_for_trust
 
@@ -45,7 +45,7 @@ def forget(
     folder: Path,
     person: str,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFolder,
     patch: int = 0,
     shadows: int = 8,
     erase: Flag = False,
@@ -74,7 +74,7 @@ def forget(
 def ethics(
     folder: Path,
     *,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFolder | None = None,
     method: str | None = None,
     study: Path | None = None,
 ) -> None:
@@ -125,7 +125,7 @@ def share(
     *,
     parties: str,
     clients: str,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFolder,
     images: int = 100,
     person: str | None = None,
 ) -> None:

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from vergence import profiling
-from vergence.cli.app import Flag
+from vergence.cli.app import Flag, OutFile, OutFolder, OutPlace
 from vergence.cli.profile import profiled
 from vergence.console import note, out
 from vergence.core.options import option_texts
@@ -29,7 +29,7 @@ from vergence.experiment.trust import allow_own_code, ask_for_exact_code, ask_fo
 def run(
     config: Path,
     *,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFolder | None = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
     profile: Flag = False,
 ) -> None:
@@ -120,7 +120,7 @@ def status(
     watch: Flag = False,
     json: Flag = False,
     serve: int | None = None,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFile | None = None,
     lines: int = 10,
 ) -> None:
     """Show the state of a running, stopped or finished run; the run is left alone.
@@ -214,7 +214,7 @@ def report(
     folder: Path,
     *,
     figure: str | None = None,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFile | None = None,
 ) -> None:
     """Write one self-contained HTML file, or one figure alone.
 
@@ -230,6 +230,10 @@ def report(
     from vergence.results.read import read
     from vergence.studies import compare as tables
 
+    if out_ is not None and figure is None:
+        raise ConfigError(
+            "--out is for --figure; the page goes to FOLDER/report.html: leave it out"
+        )
     for line in unfinished_lines([folder]):
         note(line)
     study = read(folder)
@@ -266,7 +270,7 @@ def predict(
     model: Path,
     source: Path,
     *,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutPlace | None = None,
     person: str | None = None,
     maps: Path | None = None,
     private: Flag = False,
@@ -331,7 +335,7 @@ def adapt(
     rebase: Path | None = None,
     from_: Annotated[Path | None, Parameter(name="--from")] = None,
     portable: Flag = False,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFolder | None = None,
     person: str | None = None,
     samples: int | None = None,
     seed: int | None = None,
@@ -385,7 +389,7 @@ def adapt(
 def export(
     folder: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")],
+    out_: OutFile,
     person: str | None = None,
     seed: int | None = None,
     frames: int | Literal["dynamic"] | None = None,

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from vergence.cli.app import Flag
+from vergence.cli.app import Flag, OutFile, OutFolder
 from vergence.console import out
 from vergence.experiment.trust import allow_own_code, ask_for_trust
 
@@ -25,7 +25,7 @@ study = App(
 def sweep(
     config: Path,
     *,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFolder | None = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
     unseen: int | None = None,
 ) -> None:
@@ -53,7 +53,7 @@ def evaluate(
     protocol: str,
     config: Path,
     *,
-    out_: Annotated[Path | None, Parameter(name="--out")] = None,
+    out_: OutFolder | None = None,
     set_: Annotated[list[str], Parameter(name="--set")] = [],  # noqa: B006
     people: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)] = None,
     unseen: int | None = None,
@@ -86,7 +86,7 @@ def evaluate(
 @ask_for_trust
 def calibrate(
     *sources: Path,
-    out_: Annotated[Path, Parameter(name="--out")] = Path("calibration.png"),
+    out_: OutFile = Path("calibration.png"),
     person: str = "all",
     prediction: str | None = None,
     eyes: Literal["together", "apart", "each"] = "together",
@@ -138,9 +138,7 @@ def calibrate(
 
 @study.command
 @ask_for_trust
-def cross(
-    *folders: Path, out_: Annotated[Path, Parameter(name="--out")] = Path("runs/cross")
-) -> None:
+def cross(*folders: Path, out_: OutFolder = Path("runs/cross")) -> None:
     """Test every run's model on the people of every other run's data set.
 
     Args:
@@ -156,7 +154,7 @@ def cross(
 @ask_for_trust
 def unlabelled(
     *folders: Path,
-    out_: Annotated[Path, Parameter(name="--out")] = Path("unlabelled.csv"),
+    out_: OutFile = Path("unlabelled.csv"),
     shots: int = 100,
     source: Literal["first", "all"] = "all",
     draws: int = 5,
@@ -187,7 +185,7 @@ def unlabelled(
 def swaps(
     folder: Path,
     *,
-    out_: Annotated[Path, Parameter(name="--out")] = Path("swaps.png"),
+    out_: OutFile = Path("swaps.png"),
     columns: int = 6,
     person: str | None = None,
 ) -> None:

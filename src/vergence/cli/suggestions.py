@@ -58,7 +58,6 @@ MOVED_OPTIONS = {
 }
 """Former options as they were typed, and what to do instead."""
 MISSING_ARGUMENT_HINTS = {
-    "--out": "a new folder for what it makes, such as --out runs/first",
     "--config": "an experiment: a file, or one of the package by name, such as `vergence run toy`",
 }
 """Text for a required argument that is missing, with an example."""
@@ -89,13 +88,14 @@ def error_line(error: CycloptsError, app: App) -> str:
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name, command = error.argument.name, " ".join(chain)
         # For a mistyped name the parser's own "Did you mean" says more.
-        if name in MISSING_ARGUMENT_HINTS and "Did you mean" not in str(error):
-            what = (
-                f"{name}: {MISSING_ARGUMENT_HINTS[name]}"
-                if name == "--out"
-                else MISSING_ARGUMENT_HINTS[name]
-            )
-            return f"{command} needs {what}"
+        misspelt = "Did you mean" in str(error)
+        if name in MISSING_ARGUMENT_HINTS and not misspelt:
+            return f"{command} needs {MISSING_ARGUMENT_HINTS[name]}"
+        if name == "--out" and not misspelt:
+            meaning = _described(error, name).partition(", ")[2]
+            ending = re.search(r"\((\.\w+)\)", meaning)
+            example = f"mine{ending[1]}" if ending else "runs/first"
+            return f"{command} needs --out: {meaning}, such as --out {example}"
         if error.argument.index is not None and not error.argument.tokens:
             return (
                 f"{command} needs {_described(error, name)}: `vergence {command} --help` says more"

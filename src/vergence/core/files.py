@@ -21,6 +21,8 @@ from typing import IO, Any
 from vergence.errors import PartialRun, StateError
 from vergence.system.file_access import BINARY, NOFOLLOW, settle
 
+MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST)
+
 
 def part_of(path: Path) -> Path:
     """Return the path under which a file is written before it is renamed to `path`."""
@@ -159,6 +161,25 @@ def add_line(path: Path, line: str, secret: bool = False) -> None:
     settle(path.parent)
 
 
+ELSEWHERE = "choose another folder, by --out, or out= in Python"
+
+
+def check_folder_place(path: Path) -> None:
+    """Check that a folder is there or can be made: no file has its name, or that of one above it.
+
+    Raises:
+        StateError: a file has, or the system takes no such name.
+    """
+    try:
+        nearest = next(each for each in (path, *path.parents) if each.exists())
+    except OSError as error:
+        raise StateError(
+            f"there can be no folder {str(path)[:80]} ({error.strerror}); {ELSEWHERE}"
+        ) from None
+    if not nearest.is_dir():
+        raise StateError(f"{nearest} is a file; {ELSEWHERE}")
+
+
 def make_durable_folder(path: Path, mode: int = 0o777) -> None:
     """Make a folder and its parents; their names are on the disk when this returns."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
@@ -191,9 +212,9 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
         scratch.replace(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise PartialRun(
-            f"cannot write {path}: {reason}; free some space or choose another place"
-        ) from error
+        # Where a folder has the file's name, or a file that of a folder, space is no help.
+        mend = "choose" if error.errno in MISPLACED else "free some space or choose"
+        raise PartialRun(f"cannot write {path}: {reason}; {mend} another place") from error
     finally:
         # A read-only disk raises even where there is nothing to remove.
         with suppress(OSError):

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,13 @@ from rich.progress import (
 from vergence import profiling
 from vergence.console import note
 from vergence.core.federation import Federation
-from vergence.core.files import open_in_place, refuse_links, saving
+from vergence.core.files import (
+    ELSEWHERE,
+    check_folder_place,
+    open_in_place,
+    refuse_links,
+    saving,
+)
 from vergence.core.method import Method
 from vergence.core.naming import plural, registry_name
 from vergence.core.randomness import RandomStream
@@ -53,7 +59,7 @@ from vergence.experiment.nothing_learned import command_line_advice, refuse_unle
 from vergence.experiment.privacy import spent as privacy_spent
 from vergence.experiment.privacy.register import RegisteredRun
 from vergence.experiment.sample_maps import write_maps
-from vergence.experiment.schema import Experiment, Table, short
+from vergence.experiment.schema import Experiment, Table
 from vergence.experiment.trained_run import TrainedRun, read_run
 from vergence.experiment.trust import trust_with_code, under
 from vergence.experiment.user_code_errors import FILE as TRACEBACK
@@ -64,7 +70,6 @@ from vergence.results import write as results
 from vergence.system.file_locks import try_process_lock
 from vergence.tracking.tensorboard import Board, warn
 
-ELSEWHERE = "choose another folder, by --out, or out= in Python"
 SHOWN = 3
 """Largest number of files that an error message names."""
 
@@ -231,15 +236,15 @@ def refuse_several_splits(experiment: Experiment, what: str) -> None:
 
 
 def check_vacant(out: Path) -> None:
-    """Raise an error if a folder holds files but no run; hidden files are ignored.
+    """Raise an error if a folder holds files but no run, or cannot be; hidden files are ignored.
 
     Raises:
-        StateError: the folder holds other files; the message names some of them.
+        StateError: the folder holds other files, of which the message names some; or a file has its
+            name.
     """
-    # A name that no folder can have is refused later, where the folder is made.
-    with suppress(OSError):
-        if out.is_dir() and not (out / "config.toml").exists():
-            _refuse_foreign_files(out)
+    check_folder_place(out)
+    if out.is_dir() and not (out / "config.toml").exists():
+        _refuse_foreign_files(out)
 
 
 def _refuse_foreign_files(out: Path) -> None:
@@ -255,8 +260,8 @@ def _refuse_foreign_files(out: Path) -> None:
     if theirs:
         more = f" and {len(theirs) - SHOWN} more" if len(theirs) > SHOWN else ""
         raise StateError(
-            f"{out} holds no run, and {', '.join(theirs[:SHOWN])}{more}: a run is not written "
-            f"beside other files; {ELSEWHERE}"
+            f"{out} holds no run, and {', '.join(theirs[:SHOWN])}{more}: nothing is written beside "
+            f"other files; {ELSEWHERE}"
         )
 
 
@@ -349,14 +354,7 @@ def locked(out: Path) -> Iterator[None]:
         StateError: another run holds the lock, the directory cannot be made, or links in it lead
             to other folders.
     """
-    try:
-        nearest = next(path for path in (out, *out.parents) if path.exists())
-    except OSError as error:
-        raise StateError(
-            f"there can be no folder {short(str(out))} ({error.strerror}); {ELSEWHERE}"
-        ) from None
-    if not nearest.is_dir():
-        raise StateError(f"{nearest} is a file; {ELSEWHERE}")
+    check_folder_place(out)
     # A link in a folder from somebody else could make this run overwrite files of the user's.
     refuse_links(out)
     with saving(out):
