@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vergence as vg
 from tests.cli.commands import ONE, run, vergence
@@ -84,6 +85,15 @@ def test_a_shifted_gaze_is_corrected_from_nine_samples(mine, trained, newcomer):
     corrected = vg.open_run(mine.folder).predict(None, newcomer)
     gaze = newcomer.columns["gaze"]
     assert (corrected - gaze).abs()[:, 0].mean() < 0.8 * (shared - gaze).abs()[:, 0].mean()
+
+
+def test_eye_images_without_what_the_correction_compares_are_refused(mine, newcomer, tmp_path):
+    columns = {n: c for n, c in newcomer.columns.items() if n in ("image", "pose")}
+    (tmp_path / "eyes.npz").write_bytes(pack_samples(Samples(columns)))
+    Image.fromarray(columns["image"][0, 0].numpy()).save(tmp_path / "eye.png")
+    for name in ("eyes.npz", "eye.png"):
+        said = vergence("predict", mine.folder, tmp_path / name, "--out", tmp_path / "gaze.csv")
+        said.complains(3, name, "no column side", "0 left, 1 right")
 
 
 def test_the_network_of_a_kernel_correction_contains_the_persons_crops(mine):

@@ -138,7 +138,6 @@ def next_folder(folder: Path, version: int) -> Path:
 
 def _earlier_run(folder: Path) -> tuple[Run, dict[str, Any]]:
     """Return an adapted run, and what its provenance.json says of the adaptation."""
-    checksums.check(folder)
     run = read(folder).runs[0]
     record = run.provenance.get("adapted")
     if record is None:
@@ -146,17 +145,21 @@ def _earlier_run(folder: Path) -> tuple[Run, dict[str, Any]]:
             f"{folder} is no run of `vergence adapt`: give the folder that it made, and the new "
             "common model by --rebase"
         )
+    path = folder / own_samples.FILE
+    # Before the checksums, for which a file that was deleted is damaged.
+    if not path.is_file():
+        raise StateError(
+            f"{path} is gone, and a correction is fitted anew to these samples: numbers of the "
+            "earlier one are of another network's features and cannot take their place; adapt the "
+            "new model with new samples, by --data"
+        )
+    checksums.check(folder)
     return run, record
 
 
 def _stored_samples(folder: Path, record: Mapping[str, Any]) -> tuple[OwnData, Rows]:
     """Return the person's samples in an adapted run, and the numbers of those learned from."""
     path, dataset = folder / own_samples.FILE, one_run(folder).dataset
-    if not path.is_file():
-        raise StateError(
-            f"{path} is gone, and a new correction is fitted to these samples: adapt the new model "
-            "with new ones, by --data"
-        )
     assert isinstance(dataset, own_samples.OwnSamples)
     samples = own_samples.read_samples(path)
     own = OwnData(dataset.person, samples, str(path), licence=dataset.licence)

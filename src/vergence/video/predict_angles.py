@@ -53,6 +53,12 @@ def predict_angles(
         DataError: the file cannot be read, or its images differ in form from those of the training.
     """
     names, samples = eye_images(source)
+    lacking = [name for name in trained.task.input_columns if name not in samples.columns]
+    if lacking:
+        raise DataError(
+            f"{source} has no column {lacking[0]}, which the run's network takes: give an npz with "
+            f"{', '.join(trained.task.input_columns)} (side: 0 left, 1 right)"
+        )
     with profiling.phase("forward"):
         angles = _angles(trained, samples, source, person)
     degrees = angles.rad2deg()
