@@ -24,7 +24,7 @@ class Wire:
 
 def greet(registry, node, since="now"):
     """Greet a node, and wait until it has been let in or refused."""
-    asyncio.run(registry._greet(node, since, {}))
+    asyncio.run(registry._greet(node, since))
 
 
 class Grid:

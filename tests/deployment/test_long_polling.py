@@ -18,6 +18,11 @@ from flwr.proto.message_pb2 import (
     PullObjectResponse,
 )
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.primitives.asymmetric import (
+    generate_key_pairs,
+    public_key_to_bytes,
+    sign_message,
+)
 
 from vergence.deployment.transport import long_polling
 from vergence.deployment.transport.long_polling import (
@@ -27,6 +32,8 @@ from vergence.deployment.transport.long_polling import (
     PART,
     PULL,
     PUSH,
+    SIGNATURE,
+    TIME,
     WANTED,
     LongPollMiddleware,
     PathMiddleware,
@@ -63,7 +70,7 @@ class Polls:
         self.run = self.wakeups.listen("run")
         self.middleware = LongPollMiddleware(self.link, self.wakeups)
 
-    async def ask(self, node, path=PULL, body=None, parts=1, key=b"a2V5", length=0):
+    async def ask(self, node, path=PULL, body=None, parts=1, key=b"a2V5", length=0, signed=()):
         """Return status, whether to ask again, and the body of an answer."""
         kind = PullMessagesRequest if path == PULL else PushMessagesRequest
         data = kind(node=Node(node_id=node)).SerializeToString() if body is None else body
@@ -78,7 +85,7 @@ class Polls:
         async def send(message):
             found.append(message)
 
-        headers = [(KEY, key), (b"content-length", b"%d" % length)]
+        headers = [(KEY, key), (b"content-length", b"%d" % length), *signed]
         scope = {"type": "http", "path": path, "headers": headers}
         await self.middleware(scope, receive, send)
         head, *bodies = found
@@ -265,6 +272,114 @@ def test_the_link_gets_a_request_in_its_parts(polls):
     asyncio.run(check())
     whole = PullMessagesRequest(node=Node(node_id=BEN)).SerializeToString()
     assert polls.link.served == [(PULL, whole)]
+
+
+class Genuine:
+    """A node's key, and what a request with its signature says."""
+
+    def __init__(self):
+        self.private, public = generate_key_pairs()
+        self.key = base64.b64encode(public_key_to_bytes(public))
+
+    def request(self, when=b"2026-11-30T19:00:00+00:00", signed=None):
+        """Return the headers of a request: its key, and the signature of a time."""
+        signature = base64.b64encode(sign_message(self.private, signed or when))
+        return {"key": self.key, "signed": [(TIME, when), (SIGNATURE, signature)]}
+
+
+@pytest.fixture(scope="module")
+def anna():
+    return Genuine()
+
+
+def held_once(polls, monkeypatch, **options):
+    """Let a node ask once, and its answer 'none' be over."""
+    with monkeypatch.context() as patch:
+        patch.setattr(long_polling, "HOLD", 0.01)
+        assert asyncio.run(polls.ask(ANNA, **options)) == (200, False, b"")
+    assert len(polls.link.served) == 1
+
+
+def test_of_who_only_waits_flower_is_asked_once(polls, anna, monkeypatch):
+    held_once(polls, monkeypatch, **anna.request())
+
+    async def check():
+        for _ in range(3):
+            asking = await polls.kept_waiting(ANNA, parts=2, **anna.request())
+            polls.middleware.end_wait(ANNA, False)
+            assert await asking == (200, False, b"")
+        assert len(polls.link.served) == 1
+        asking = await polls.kept_waiting(ANNA, **anna.request())
+        polls.message_for(ANNA)
+        assert await asking == (200, True, b"")
+        polls.link.body = b"a message"
+        assert await polls.ask(ANNA, **anna.request()) == (200, False, b"a message")
+        assert len(polls.link.served) == 2
+
+    asyncio.run(check())
+
+
+def test_a_message_between_two_requests_is_not_missed(polls, anna, monkeypatch):
+    held_once(polls, monkeypatch, **anna.request())
+    polls.message_for(ANNA)
+    polls.link.body = b"a message"
+    assert asyncio.run(polls.ask(ANNA, **anna.request())) == (200, False, b"a message")
+
+
+@pytest.mark.parametrize("lost", ["notices", "time", "message"])
+def test_flower_is_asked_anew(polls, anna, monkeypatch, lost):
+    """A notice may be lost between two requests, and a node that took a message is not idle."""
+    monkeypatch.setattr(long_polling, "ANEW", 0.0 if lost == "time" else 60.0)
+    held_once(polls, monkeypatch, **anna.request())
+    if lost == "notices":
+        for other in range(1000):
+            polls.wakeups.tell("link", 1000 + other)
+        polls.middleware.read_notices()
+    if lost == "message":
+        polls.message_for(ANNA)
+        polls.link.body = b"a message"
+        asyncio.run(polls.ask(ANNA, **anna.request()))
+    served = len(polls.link.served)
+    polls.link.body = b"another"
+    assert asyncio.run(polls.ask(ANNA, **anna.request())) == (200, False, b"another")
+    assert len(polls.link.served) == served + 1
+
+
+@pytest.mark.parametrize("forged", ["signature", "time", "nothing signed"])
+def test_whose_signature_is_forged_is_flowers_to_refuse(polls, anna, monkeypatch, forged):
+    """With a node's public key alone nobody ends its waiting, or keeps a connection open."""
+    held_once(polls, monkeypatch, **anna.request())
+    false = {
+        "signature": {**anna.request(), "signed": Genuine().request()["signed"]},
+        "time": anna.request(signed=b"2026-11-30T18:00:00+00:00"),
+        "nothing signed": {"key": anna.key},
+    }[forged]
+
+    async def check():
+        asking = await polls.kept_waiting(ANNA, **anna.request())
+        polls.link.status = 401
+        assert await polls.ask(ANNA, **false) == (401, False, b"")
+        assert not asking.done()
+        asking.cancel()
+
+    asyncio.run(check())
+
+
+def test_who_names_another_node_waits_in_its_own_place(polls, anna, monkeypatch):
+    held_once(polls, monkeypatch, **anna.request())
+
+    async def check():
+        other = await polls.kept_waiting(BEN)
+        asking = asyncio.create_task(polls.ask(BEN, **anna.request()))
+        async with asyncio.timeout(SOON):
+            while ANNA not in polls.middleware.waiting:
+                await asyncio.sleep(0)
+        assert not other.done()
+        polls.message_for(ANNA)
+        assert await asking == (200, True, b"")
+        other.cancel()
+
+    asyncio.run(check())
 
 
 def announced(*parts):

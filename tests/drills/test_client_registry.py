@@ -227,6 +227,50 @@ def test_the_watch_sees_who_comes_and_who_goes(keys):
     assert told[-1] == "'b' is gone"
 
 
+@pytest.mark.slow
+def test_a_greeting_without_an_answer_is_sent_again(keys):
+    """Where a thousand connect at once, some answers come too late; their nodes stay connected."""
+    wire = Nodes({})
+    registry, told = opened(wire, keys)
+    wire.fail = [ClientLost("no answer in 60 s")]
+    registry.open()
+    try:
+        # Some looks after the watch began: its table of greeted nodes must be the same one.
+        time.sleep(2.5)
+        wire.there[7] = Node("b", keys[0]["b"])
+        assert list(registry.gather(1, 8.0)) == ["b"]
+    finally:
+        registry.close()
+    assert "node 7 did not say who it is (no answer in 60 s)" in told
+
+
+@pytest.mark.slow
+def test_who_leaves_has_those_greeted_again_that_were_refused_and_nobody_else(keys):
+    """A copy of a node is let in when the first one has gone; who is being greeted is not asked."""
+    wire = Nodes({1: Node("a", keys[0]["a"])})
+    registry, told = opened(wire, keys)
+    wire.there[2] = Node("a", keys[0]["a"])
+    asked = []
+    registry.wire.answer = lambda node, data, real=wire.answer: (
+        asked.append(node) or real(node, data)
+    )
+    wire.there[3] = Node("b", keys[0]["b"])
+    registry.greeted = {3: wire.there[3].since}  # its greeting is under way
+    registry.open()
+    try:
+        until = time.monotonic() + 5
+        while not any("another node is connected" in line for line in told):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        del wire.there[1]
+        while "a" not in registry.connections or registry.connections["a"].node != 2:
+            assert time.monotonic() < until + 5
+            time.sleep(0.05)
+    finally:
+        registry.close()
+    assert 3 not in asked
+
+
 @pytest.mark.parametrize("shared", [b"", b"the model"])
 def test_a_request_may_end_with_bytes_that_others_share(keys, shared):
     """A message without arrays has none, and its answer counts all the same."""

@@ -6,9 +6,11 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
+from rich.console import Console
 
 from tests.drills.test_three_roles import SPLIT
 from vergence.deployment import folder_setup, folders, launcher
@@ -25,6 +27,7 @@ from vergence.deployment.folders import (
     tell,
 )
 from vergence.deployment.keys import SealedBox, genuine, signer
+from vergence.deployment.transport.flower_processes import FlowerControl
 from vergence.errors import ConfigError, StateError
 from vergence.experiment.schema import check
 
@@ -248,3 +251,46 @@ def test_stop_of_another_users_run_is_one_line(made, monkeypatch):
     monkeypatch.setattr(folders, "ask_to_end", refused)
     with pytest.raises(StateError, match=r"another user of this machine \(Operation not permitted"):
         folders.stop(folder)
+
+
+class BusyLink:
+    """A link that answers only some of the commands of `serve`, as one with a thousand clients."""
+
+    def __init__(self):
+        self.expelled, self.states = [], ["running", "finished"]
+        self.silent = {"UnregisterNode", "ListRuns"}
+
+    def answer(self, command):
+        if command in self.silent:
+            import httpx
+
+            self.silent.remove(command)
+            raise httpx.ReadTimeout("The read operation timed out")
+
+    def UnregisterNode(self, request):
+        self.answer("UnregisterNode")
+        self.expelled.append(request.node_id)
+
+    def ListRuns(self, request):
+        self.answer("ListRuns")
+        status = SimpleNamespace(status=self.states.pop(0), sub_status="completed", details="")
+        return SimpleNamespace(run_dict={request.run_id: SimpleNamespace(status=status)})
+
+
+def test_a_link_that_is_busy_ends_no_server_and_forgets_no_revoked_key(made, monkeypatch):
+    """Each of two commands is without an answer once; a key is revoked meanwhile."""
+    pytest.importorskip("flwr", reason="needs the extra 'deploy'")
+    link, console = BusyLink(), Console(quiet=True)
+    control = FlowerControl.__new__(FlowerControl)
+    control.client = link
+    numbers = iter((11, 12))
+    control.admit = lambda *_: next(numbers)
+    control.start = lambda: launcher.revoke(made / "server", "p01") or 1
+    monkeypatch.setattr(launcher, "start_link", lambda *_: control)
+    monkeypatch.setattr(launcher.ProcessGroup, "start", lambda *_, **__: None)
+    monkeypatch.setattr(launcher, "check_port", lambda *_: None)
+    monkeypatch.setattr(launcher.time, "sleep", lambda _: None)
+    launcher.serve(made / "server", console)
+    assert (link.expelled, link.silent, link.states) == ([12], set(), [])
+    events = (made / "server" / EVENTS).read_text()
+    assert events.count("'p01' is revoked") == 1

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from vergence.core.data import SAMPLING_WEIGHT, checked_weights
+from vergence.core.naming import list_names
 from vergence.core.options import T
 from vergence.core.randomness import RandomStream
 from vergence.errors import ConfigError, DataError, first_line, nearest
@@ -364,11 +365,10 @@ def split_rows(
     }
     few = [who for who, (a, b) in ends.items() if not 0 < a < b < counts[who]]
     if few:
-        names = ", ".join(f"{who} ({counts[who]})" for who in few[:5])
-        more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+        names = list_names([f"{who} ({counts[who]})" for who in few])
         raise DataError(
             f"too few samples to split {'/'.join(f'{100 * s:g}' for s in shares)} into training, "
-            f"validation and test: {names}{more}; leave these people out, give them more (at least "
+            f"validation and test: {names}; leave these people out, give them more (at least "
             f"{FEWEST}), or give the parts yourself: {{'train': ..., 'val': ..., 'test': ...}}"
         )
     parts_of = {}
@@ -540,8 +540,7 @@ def _with_enough(
     if len(few) == len(people):
         most = max(rows_in(own) for own in columns.values())
         raise DataError(f"nobody has min_samples={min_samples} samples; give at most {most}")
-    names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
-    text = f"; left out, with fewer than {min_samples} samples: {names}" if few else ""
+    text = f"; left out, with fewer than {min_samples} samples: {list_names(few)}" if few else ""
     return {person: own for person, own in people.items() if person not in few}, text
 
 

@@ -5,7 +5,7 @@ Used in most packages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -44,6 +44,17 @@ def plural(count: int, noun: str) -> str:
         ('1 seed', '2 rounds', '1 person', '0 people')
     """
     return f"{count} {noun if count == 1 else IRREGULAR.get(noun, f'{noun}s')}"
+
+
+def list_names(names: Sequence[str], most: int = 5) -> str:
+    """Return names for a message, with commas: the first `most`, and how many more there are.
+
+    Examples:
+        >>> list_names(["p00", "p01", "p02"], most=2)
+        'p00, p01 and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def dotted(

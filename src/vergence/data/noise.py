@@ -18,6 +18,7 @@ from torch import Tensor
 
 from vergence.core.data import Samples, SharedRows, Splits
 from vergence.core.federation import Federation, Population
+from vergence.core.naming import list_names
 from vergence.core.options import NamedOptions, Share
 from vergence.core.randomness import RandomStream
 from vergence.errors import DataError
@@ -91,11 +92,10 @@ class Noise(NamedOptions):
         return Population(len(people), make, f"{people.recipe} {self!r}")
 
     def _sentence(self, noisy: tuple[str, ...], people: int) -> str:
-        more = f" and {len(noisy) - LISTED} more" if len(noisy) > LISTED else ""
         return (
             f"Gaussian, standard deviation {self.std:g} of inputs in [0, 1], on the training data "
             f"of {len(noisy)} of {people} people (seed {self.seed}): "
-            f"{', '.join(noisy[:LISTED])}{more}"
+            f"{list_names(noisy, LISTED)}"
         )
 
     def _splits(self, client: str, splits: Splits) -> Splits:

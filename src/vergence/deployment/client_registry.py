@@ -24,6 +24,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from vergence.core.files import parse_json
+from vergence.core.naming import list_names
 from vergence.core.options import T
 from vergence.core.serialization import printable
 from vergence.deployment.protocol import SharedBytes, framed, sample_count_fault, unframed
@@ -37,6 +38,8 @@ MENDS = {
     "own code": " (the files below `code` of the server's folder)",
 }
 """Where a file that differs can be copied from, for the message to the operator."""
+NAMED = 20
+"""Largest number of missing clients that a line names."""
 LOOK = 0.1
 """Seconds between two looks whether an absent client has connected."""
 GREETED = 16
@@ -241,6 +244,8 @@ class ClientRegistry:
         samples: number of training samples of each client when the run began; 0: unknown.
         registered: returns the name under which Flower knows a node. A node with the name "" is
             refused; None: names are not compared.
+        greeted: time of connecting of each node that was greeted, or is being greeted.
+        refused: nodes that were refused, and are greeted again when another node has left.
         informs: whether nodes are told that they are admitted or refused, and that the run ended.
     """
 
@@ -260,6 +265,8 @@ class ClientRegistry:
     informs: bool = True
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: threading.Event = field(default_factory=threading.Event)
+    greeted: dict[int, str] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
     greetings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(GREETED))
 
     @property
@@ -276,7 +283,6 @@ class ClientRegistry:
         self.over.set()
 
     def _watch(self) -> None:
-        greeted: dict[int, str] = {}
         while not self.over.wait(1.0):
             try:
                 nodes = self.wire.nodes()
@@ -285,16 +291,16 @@ class ClientRegistry:
                 self.tell(f"the link does not answer ({type(error).__name__})", "link")
                 continue
             # A node refused because another one had its name is greeted again once it left.
+            again = set[int]()
             if self._remove_gone(nodes):
-                greeted = {
-                    connection.node: connection.since for connection in self.connections.values()
-                }
+                again, self.refused = self.refused, set()
+            # Always this table, from which greetings that fail remove their entries meanwhile.
+            for node in [*(set(self.greeted) - set(nodes)), *again]:
+                self.greeted.pop(node, None)
             for node, since in nodes.items():
-                if greeted.get(node) != since:
-                    greeted[node] = since
-                    in_background(self._greet(node, since, greeted))
-            # A copy, as greetings that fail remove their entries meanwhile.
-            greeted = {node: since for node, since in dict(greeted).items() if node in nodes}
+                if self.greeted.get(node) != since:
+                    self.greeted[node] = since
+                    in_background(self._greet(node, since))
 
     def _remove_gone(self, nodes: Mapping[int, str]) -> bool:
         """Remove clients whose nodes disconnected; return whether there were any."""
@@ -309,14 +315,17 @@ class ClientRegistry:
                 self.tell(f"'{client}' is gone", "gone", client=client)
         return bool(gone)
 
-    async def _greet(self, node: int, since: str, greeted: dict[int, str]) -> None:
+    async def _greet(self, node: int, since: str) -> None:
+        # A thousand nodes may connect at once: the time of each begins when its turn comes.
+        async with self.greetings:
+            await self._ask_who_it_is(node, since)
+
+    async def _ask_who_it_is(self, node: int, since: str) -> None:
         asked = request("hello", {})
         try:
-            # A thousand nodes may connect at once: the time of each begins when its turn comes.
-            async with self.greetings:
-                answer = await self.wire.send(node, asked, GREETING)
+            answer = await self.wire.send(node, asked, GREETING)
         except Exception as error:
-            greeted.pop(node, None)  # so that it is greeted again
+            self.greeted.pop(node, None)  # so that it is greeted again
             why = str(error) or "it went before it answered"
             self.tell(f"node {node} did not say who it is ({why})", "greeting")
             return
@@ -331,7 +340,9 @@ class ClientRegistry:
             )
             return
         with self.changed:
-            if not reason:
+            if reason:
+                self.refused.add(node)
+            else:
                 self.connections[client] = ClientConnection(node, since, facts or {})
                 self.changed.notify_all()
         event, line = ("refused", f"refused: {reason}") if reason else ("here", "is here")
@@ -365,7 +376,9 @@ class ClientRegistry:
         note, body = unframed(inner)
         client = str(note["client"])
         if client not in self.expected:
-            raise ClientLost(f"'{client[:40]}' is not expected, only {', '.join(self.expected)}")
+            raise ClientLost(
+                f"'{client[:40]}' is not expected, only {list_names(self.expected, NAMED)}"
+            )
         # Signed together with the request: without the signature any node could answer for a
         # client, and without the request an old answer could be sent again.
         if not self.is_genuine(client, asked + inner, str(outer["sign"])):
@@ -431,7 +444,7 @@ class ClientRegistry:
                 if len(here) >= quorum and all(name in self.connections for name in self.servers):
                     return {client: self.connections[client].facts for client in here}
                 away = [name for name in self.expected if name not in self.connections]
-                missing = ", ".join(name for name in away if not self.revoked(name))
+                missing = list_names([name for name in away if not self.revoked(name)], NAMED)
                 line = f"{len(here)} of {quorum} clients are here; missing: {missing}"
                 if line != last_line:
                     self.tell(last_line := line, "waiting")

@@ -158,6 +158,8 @@ def serve(
         StateError: the folder is not a server's, is running, or is finished.
         PartialRun: the run stopped before its end; finished rounds are kept.
     """
+    from vergence.deployment.transport.flower_processes import LinkBusy
+
     check_flower()
     # Code and port are checked before any process is started, and before clients are told.
     side = accept(folder, folders.settings(folder, ServerSide), accept_code)
@@ -190,10 +192,13 @@ def serve(
         while True:
             tell_refusals(folder, refused)
             show(tail, out)
-            # Every second: a revoked key must not wait for the end of a round.
-            expel_revoked(folder, control, admitted)
             check_processes(group)
-            state, detail = control.state(run)
+            state, detail = "", ""
+            # A thousand clients that connect keep the link busy: it is asked again.
+            with suppress(LinkBusy):
+                # Every second: a revoked key must not wait for the end of a round.
+                expel_revoked(folder, control, admitted)
+                state, detail = control.state(run)
             if state == "finished":
                 show(tail, out)
                 if "completed" not in detail.lower():
@@ -262,7 +267,8 @@ def expel_revoked(folder: Path, control: FlowerControl, admitted: dict[Path, int
     `serve` calls this.
     """
     for public in [path for path in admitted if not path.exists()]:
-        control.expel(admitted.pop(public))
+        control.expel(admitted[public])
+        del admitted[public]
         folders.tell(folder, f"'{public.stem}' is revoked", "revoked", client=public.stem)
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from vergence.core.federation import Federation, without_data
 from vergence.core.identifiers import check_ids
+from vergence.core.naming import list_names
 from vergence.errors import ConfigError, DataError, meant
 
 # A refusal with the names of a thousand people would hide what it says.
@@ -127,5 +128,4 @@ NO_LABS = Silos()
 
 def _some(names: Sequence[str]) -> str:
     """Return the first few names for a message, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:SHOWN]) + more
+    return list_names([f"'{name}'" for name in names], SHOWN)

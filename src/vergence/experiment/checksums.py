@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vergence.console import note
 from vergence.core.files import saving, write_whole
+from vergence.core.naming import list_names
 from vergence.engine.storage.run_directory import OPTIONAL, TABLES, read_manifest
 from vergence.engine.storage.run_tables import verified_rows
 from vergence.errors import StateError
@@ -131,9 +132,8 @@ def notice(folders: Iterable[Path]) -> None:
     """Print on stderr which files of sealed directories have changed, if any."""
     paths = [str(f / name) for f in dict.fromkeys(folders) if sealed(f) for name in changed(f)]
     if paths:
-        more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
         note(
-            f"{', '.join(paths[:SHOWN])}{more}: changed after the run was sealed, and shown as it "
+            f"{list_names(paths, SHOWN)}: changed after the run was sealed, and shown as it "
             "is now; `vergence verify` refuses this folder"
         )
 

@@ -37,7 +37,7 @@ from vergence.core.files import (
     saving,
 )
 from vergence.core.method import Method
-from vergence.core.naming import plural, registry_name
+from vergence.core.naming import list_names, plural, registry_name
 from vergence.core.randomness import RandomStream
 from vergence.data import own_samples
 from vergence.engine.plan import Plan
@@ -258,10 +258,9 @@ def _refuse_foreign_files(out: Path) -> None:
         and not (path.is_dir() and all(each.name == ".lock" for each in path.iterdir()))
     )
     if theirs:
-        more = f" and {len(theirs) - SHOWN} more" if len(theirs) > SHOWN else ""
         raise StateError(
-            f"{out} holds no run, and {', '.join(theirs[:SHOWN])}{more}: nothing is written beside "
-            f"other files; {ELSEWHERE}"
+            f"{out} holds no run, and {list_names(theirs, SHOWN)}: nothing is written beside other "
+            f"files; {ELSEWHERE}"
         )
 
 

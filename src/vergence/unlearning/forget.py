@@ -24,6 +24,7 @@ from rich.console import Console
 from vergence.attacks.membership import chance_without
 from vergence.audit.forgotten_membership import FPR, losses_without, mean_log_loss
 from vergence.core.files import refuse_links, saving, write_text
+from vergence.core.naming import list_names
 from vergence.engine.storage.run_directory import Checkpoint
 from vergence.engine.storage.state_journal import StateRef
 from vergence.errors import ConfigError, StateError, nearest
@@ -191,10 +192,9 @@ def _check_can_be_forgotten(folder: Path, person: str, trained: Sequence[str]) -
     if person not in trained:
         near = nearest(person, trained)
         near = near if "did you mean" in near else ""
-        more = f" and {len(trained) - SHOWN} more" if len(trained) > SHOWN else ""
         raise ConfigError(
             f"{folder}: nobody called '{person}' took part{near}; these did: "
-            f"{', '.join(trained[:SHOWN])}{more}"
+            f"{list_names(trained, SHOWN)}"
         )
     if len(trained) == 1:
         raise ConfigError(f"{folder}: '{person}' took part alone; remove the folder instead")

@@ -395,6 +395,21 @@ def task(kind: Literal["server", "client"], address: str, root: Path | None, tok
         run_clientapp(**common)
 
 
+class LinkBusy(Exception):
+    """Raised where the link does not answer in time: it is busy, it starts, or it has ended."""
+
+
+@contextmanager
+def busy_if_silent() -> Iterator[None]:
+    """Raise `LinkBusy` in place of the errors of a connection on which no answer comes."""
+    import httpx
+
+    try:
+        yield
+    except (httpx.TransportError, OSError) as error:
+        raise LinkBusy(type(error).__name__) from error
+
+
 class FlowerControl:
     """Gives commands to Flower's SuperLink (the link) on this machine.
 
@@ -424,19 +439,24 @@ class FlowerControl:
         return self.client.RegisterNode(RegisterNodeRequest(public_key=public, name=name)).node_id
 
     def expel(self, number: int) -> None:
-        """Refuse the key of a node from now on."""
+        """Refuse the key of a node from now on.
+
+        Raises:
+            LinkBusy: the link did not answer in time.
+        """
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
-        self.client.UnregisterNode(UnregisterNodeRequest(node_id=number))
+        with busy_if_silent():
+            self.client.UnregisterNode(UnregisterNodeRequest(node_id=number))
 
     def answers(self) -> bool:
         """Return whether the link answers."""
-        import httpx
         from flwr.proto.control_pb2 import ListNodesRequest
 
         try:
-            self.client.ListNodes(ListNodesRequest())
-        except (httpx.TransportError, OSError):
+            with busy_if_silent():
+                self.client.ListNodes(ListNodesRequest())
+        except LinkBusy:
             return False
         return True
 
@@ -451,10 +471,15 @@ class FlowerControl:
         return self.client.StartRun(StartRunRequest(fab=fab)).run_id
 
     def state(self, run: int) -> tuple[str, str]:
-        """Return the state of a run (pending, starting, running, finished), and its details."""
+        """Return the state of a run (pending, starting, running, finished), and its details.
+
+        Raises:
+            LinkBusy: the link did not answer in time.
+        """
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        now = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        with busy_if_silent():
+            now = self.client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
         return now.status, f"{now.sub_status} {now.details}".strip()
 
 

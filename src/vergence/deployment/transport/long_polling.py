@@ -5,6 +5,9 @@ This module holds back the answer "no message" until there is a message for the 
 asks again by a new request, which is admitted or refused as every request. A message is never the
 answer to the request that waited, as the node's key may have been revoked meanwhile.
 
+A node that asks again, and for which no notice came meanwhile, waits here without a question to
+Flower, which needs ten times as long for it: a thousand nodes that only wait would keep it busy.
+
 Used by `deployment.transport.flower_processes`.
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 from vergence.deployment.transport.admission import REASON, SHOWN, refuse
@@ -38,10 +42,12 @@ TURN = 5.0
 """Seconds after which an answer that is still on its way makes room for another one."""
 HOLD = 10.0
 """Seconds for which the answer 'no message' is held back; a node waits 30 seconds for answers."""
+ANEW = 120.0
+"""Seconds after which Flower is asked anew for a node's messages, even without a notice of one."""
 AGAIN = "x-vergence-again"
 """Header that tells a node to ask again without a pause."""
-KEY = SHOWN[0]
-"""Header with the public key of the node that asks."""
+KEY, TIME, SIGNATURE = SHOWN
+"""Headers with the public key of the node that asks, the time, and the signature of the time."""
 TOO_LARGE = [(REASON.encode(), b"its answer is too large"), (b"content-length", b"0")]
 """Headers of the response to a part of an answer that is too large."""
 LATER = [(REASON.encode(), b"others send their answers now"), (b"content-length", b"0")]
@@ -65,6 +71,8 @@ class LongPollMiddleware:
     Attributes:
         wakeups: notices between processes. This process gets a notice if there is a message for a
             node. The run's process gets one if a node's answer has arrived.
+        idle: public key of a node for which Flower had no message -> the node's number, the number
+            of notices when Flower was asked, and the time at which it is asked anew.
         missing_parts: public key -> the node's number and the number of parts of its announced
             answer that have not arrived. The entry is removed when the node asks for its next
             message.
@@ -83,6 +91,7 @@ class LongPollMiddleware:
         self.waiting: dict[int, asyncio.Future[bool]] = {}
         self.noticed: dict[int, int] = {}
         self.count = 0
+        self.idle: dict[bytes, tuple[int, int, float]] = {}
         self.missing_parts: dict[bytes, tuple[int, int]] = {}
         self.turns, self.receiving = asyncio.Semaphore(PASSING), asyncio.Semaphore(PASSING)
         self.passing: dict[bytes, tuple[str, asyncio.TimerHandle]] = {}
@@ -111,6 +120,9 @@ class LongPollMiddleware:
         # Decoded, because base64 has several spellings of the same key: under two spellings a node
         # would have two entries.
         key = base64.b64decode(headers.get(KEY, b""), validate=True)
+        if scope["path"] == PULL and self.has_none(key, headers):
+            await self.hold_again(key, receive, send)
+            return
         size = int(headers.get(b"content-length", b"0")) if scope["path"] == PART else 0
         # Flower keeps all parts of an answer in memory, and only the run sees how large it is.
         if 0 < self.limit < self.received.get(key, 0) + size:
@@ -151,8 +163,10 @@ class LongPollMiddleware:
                 node = node_in(scope["path"], bytes(sent))
                 if scope["path"] == PUSH:
                     self.expect_parts(key, node, body)
-                elif self.finds_none(key, body) and await self.wait_for_message(node, since):
-                    answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
+                elif self.finds_none(key, body):
+                    self.idle[key] = node, since, asyncio.get_running_loop().time() + ANEW
+                    if await self.wait_for_message(node, since):
+                        answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
         for message in answer:
             await send(message)
 
@@ -162,6 +176,23 @@ class LongPollMiddleware:
         if message:
             self.received.pop(key, None)
         return not message
+
+    def has_none(self, key: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request is genuine, and Flower surely has no message for its node."""
+        node, since, due = self.idle.get(key, (0, 0, 0.0))
+        if asyncio.get_running_loop().time() < due and self.noticed.get(node, 0) <= since:
+            return is_genuine(key, headers)
+        self.idle.pop(key, None)
+        return False
+
+    async def hold_again(self, key: bytes, receive: Any, send: Any) -> None:
+        """Answer 'no message' to a node for which there was none, as soon as there is one."""
+        # The node's number in this request is not read: it is the one that Flower found genuine.
+        while (await receive()).get("more_body", False):
+            pass
+        node, since, _ = self.idle[key]
+        again = [(AGAIN.encode(), b"1")] if await self.wait_for_message(node, since) else []
+        await refuse(send, 200, [*again, (b"content-length", b"0")])
 
     async def hand_out(self, scope: Any, receive: Any, send: Any) -> None:
         """Let Flower answer a node's request for a part, when it is the node's turn.
@@ -258,6 +289,9 @@ class LongPollMiddleware:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self.notices.socket)
             loop.call_later(REST, self.listen)
+        # A lost notice may have been for any node.
+        if lost:
+            self.idle.clear()
         for node in {*nodes, *self.waiting} if lost else nodes:
             self.count += 1
             self.noticed[node] = self.count
@@ -290,6 +324,20 @@ class LongPollMiddleware:
         finally:
             if self.waiting.get(node) is waiting:
                 del self.waiting[node]
+
+
+def is_genuine(key: bytes, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a request has a genuine signature of its time by the node with this key.
+
+    Admission control has checked the time, and that no request comes twice.
+    """
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    try:
+        signature = base64.b64decode(headers[SIGNATURE], validate=True)
+        return verify_signature(bytes_to_public_key(key), headers[TIME], signature)
+    except (KeyError, ValueError):
+        return False
 
 
 def announced_in(request: bytes) -> str:
