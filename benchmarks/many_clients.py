@@ -82,6 +82,8 @@ COLUMNS = [
     "s a round",
     "s a client",
     "client CPU s",
+    "s to connect",
+    "of the link to connect",
 ]
 
 
@@ -405,6 +407,8 @@ def row(watch, first_turn, clients, asked, rounds, used, made):
         "s a round": f"{seconds:.1f}",
         "s a client": f"{seconds / asked:.3f}",
         "client CPU s": f"{used / max(answered, 1):.3f}",
+        "s to connect": round(idle[0] - watch.looks[0][0]),
+        "of the link to connect": round(of(idle, "link", 2)),
     }
 
 

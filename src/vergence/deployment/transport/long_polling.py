@@ -42,7 +42,7 @@ TURN = 5.0
 """Seconds after which an answer that is still on its way makes room for another one."""
 HOLD = 10.0
 """Seconds for which the answer 'no message' is held back; a node waits 30 seconds for answers."""
-ANEW = 120.0
+ANEW = 60.0
 """Seconds after which Flower is asked anew for a node's messages, even without a notice of one."""
 AGAIN = "x-vergence-again"
 """Header that tells a node to ask again without a pause."""
