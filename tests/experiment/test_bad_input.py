@@ -6,6 +6,7 @@ tests/engine/storage/test_damage.py.
 
 import csv
 import shutil
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -153,6 +154,23 @@ def test_numbers_that_no_machine_holds_are_refused_in_python_too(made):
         made()
     assert len(str(caught.value)) < 200
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "advice"),
+    [
+        (tuple[int, ...], 3, ": write [3]"),
+        (tuple[str, ...], "sam", ': write ["sam"]'),
+        # A list with it would be refused as well.
+        (tuple[int, int] | None, "640x480", "got '640x480'"),
+        (tuple[int, ...], "3", "got '3'"),
+        (tuple[Literal["P0", "P1"], ...], "P7", "got 'P7'"),
+    ],
+)
+def test_a_list_with_the_value_is_advised_where_it_would_do(hint, value, advice):
+    with pytest.raises(ConfigError) as caught:
+        fitting(hint, value)
+    assert str(caught.value).endswith(advice)
 
 
 def test_tables_in_tables_in_a_file(tmp_path):

@@ -11,6 +11,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -189,12 +190,14 @@ def _either(words: list[str]) -> str:
 
 
 def _instead(hint: Any, value: Any) -> str:
-    """Return a hint for a message if a single value was given in place of a list, else ""."""
-    whole = wanted(hint)
-    if not whole.startswith("a list of") or isinstance(value, list | dict):
-        return ""
+    """Return a hint for a message if a list with this single value would be right, else ""."""
     text = f'"{value}"' if isinstance(value, str) else str(value).lower()
-    return f": write [{text}]" if len(text) < 100 else ""
+    if isinstance(value, list | dict) or len(text) >= 100:
+        return ""
+    with suppress(ConfigError):
+        fitting(hint, [value])
+        return f": write [{text}]"
+    return ""
 
 
 def _became_number(before: Any, after: Any) -> bool:
