@@ -5,6 +5,7 @@ import gzip
 import html
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 
@@ -28,6 +29,12 @@ federation = { FEDERATION }
 method     = "fedavg"
 local      = { optimizer = "sgd", epochs = 1, batch = 8, lr = 0.05 }
 """
+
+RIGHT_ENDS = """() => Object.fromEntries([...document.querySelectorAll("caption")].map((each) => {
+  const text = document.createRange();
+  text.selectNodeContents(each);
+  return [each.textContent, text.getBoundingClientRect().right];
+}))"""
 
 
 @pytest.fixture(autouse=True)
@@ -319,3 +326,20 @@ def test_degrees_of_a_picture_that_a_screen_stretches():
     assert ends[1, 1] - ends[0, 1] == pytest.approx(2 * np.degrees(np.arctan(15 / 60)))
     assert ends[3, 0] - ends[2, 0] == pytest.approx(2 * np.degrees(np.arctan(26.5 / 60)))
     assert _shown_angle(Stimuli(columns=columns, offset=(0, 0), **options)) == (None, None)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium")
+def test_headings_of_wide_tables_break_on_a_phone(tmp_path):
+    """A table scrolls in its box; its heading would end in the middle of a word."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="extra `browser`")
+    EXPORTS["tobii_glasses3"](tmp_path / "data")
+    looked(tmp_path, tmp_path / "data")
+    with playwright.sync_playwright() as start:
+        browser = start.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 390, "height": 900})
+        page.goto((tmp_path / "look.html").as_uri())
+        ends = page.evaluate(RIGHT_ENDS)
+    assert ends["Single recordings, those with the least valid gaze first"] < 390
+    assert max(ends.values()) < 390
