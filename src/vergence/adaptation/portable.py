@@ -170,8 +170,7 @@ def adapt_portable(
     own = read_own_data(data, source.trained.experiment, person)
     rows = rows_to_learn(len(own.samples), samples)
     image = own.samples.columns.get("image")
-    grey = image is None or (image.ndim == 4 and image.shape[1] == 1)
-    if image is not None and not (grey and image.dtype == torch.uint8):
+    if image is not None and (image.shape[1:-2] != (1,) or image.dtype != torch.uint8):
         raise ConfigError(
             f"{data}: a portable correction needs grey pictures, uint8 [n, 1, height, width]"
         )

@@ -18,8 +18,9 @@ import socketserver
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from queue import Empty, Full, Queue
+from queue import Empty, Queue
 from typing import Any
 
 from vergence.core.files import replacing
@@ -140,13 +141,12 @@ class GazeSocket:
 
 
 def _offer(reader: Queue[bytes | None], line: bytes | None) -> None:
-    """Put a line into a reader's queue; the oldest one gives way where the queue is full."""
-    while True:
-        try:
-            reader.put_nowait(line)
-            return
-        except Full:
-            try:
-                reader.get_nowait()
-            except Empty:
-                continue
+    """Put a line into a reader's queue; the oldest one gives way where the queue is full.
+
+    One thread alone puts lines in, so there is room after one was taken out.
+    """
+    if reader.full():
+        # The reader may have taken it meanwhile.
+        with suppress(Empty):
+            reader.get_nowait()
+    reader.put_nowait(line)

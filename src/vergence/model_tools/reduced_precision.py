@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -76,22 +78,10 @@ def _in_eight_bits(data: bytes, precision: Precision, feeds: Sequence[Feed], fol
             # Unsigned weights: onnxruntime computes signed ones several times as slowly here.
             tools.quantize_dynamic(ready, out, weight_type=tools.QuantType.QUInt8)
         else:
-            _static(tools, ready, out, feeds)
+            # A reader gives the inputs of one call after the other, and None after the last.
+            reader = SimpleNamespace(get_next=partial(next, iter(feeds), None))
+            # Channels differ in size, above all in the first layer: each has a scale of its own.
+            tools.quantize_static(ready, out, reader, per_channel=True)
     finally:
         log.setLevel(before)
     return out
-
-
-def _static(tools: Any, source: Path, out: Path, feeds: Sequence[Feed]) -> None:
-    class Reader(tools.CalibrationDataReader):
-        """Gives the inputs of one call after the other."""
-
-        def __init__(self) -> None:
-            self.rest: Iterator[Feed] = iter(feeds)
-
-        def get_next(self) -> Feed | None:
-            """Return the inputs of the next call; None after the last."""
-            return next(self.rest, None)
-
-    # Channels differ in size, above all in the first layer: each has a scale of its own.
-    tools.quantize_static(source, out, Reader(), per_channel=True)
