@@ -39,7 +39,7 @@ class FirefoxPage:
         self.number += 1
         self.socket.send(json.dumps({"id": self.number, "method": method, "params": params}))
         while True:
-            answer = json.loads(self.socket.recv(timeout=60))
+            answer = json.loads(self.socket.recv(timeout=200))
             if answer.get("method") == "network.beforeRequestSent":
                 self.requests.append(answer["params"]["request"]["url"])
             if answer.get("id") == self.number:

@@ -155,6 +155,25 @@ def browser(launch):
     return launch()
 
 
+@pytest.fixture
+def tab():
+    """Function from a browser and options to a tab.
+
+    It is closed after the test, as a page with a camera keeps a processor busy. On a crowded
+    machine a page takes longer than playwright waits by itself.
+    """
+    pages = []
+
+    def opened(browser, **options):
+        pages.append(browser.new_page(**options))
+        pages[-1].set_default_timeout(200_000)
+        return pages[-1]
+
+    yield opened
+    for page in pages:
+        page.close()
+
+
 def face_video(path: Path) -> Path:
     """Write a portrait that moves from side to side, as Chromium's fake camera takes it."""
     width, height, count = 640, 480, 30
@@ -201,8 +220,10 @@ def walk(page, address: str) -> tuple[dict, list[str]]:
 
 @pytest.mark.slow
 @needs_runtime
-def test_the_page_s_correction_is_python_s_and_no_request_follows(site, trained, browser, tmp_path):
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
+def test_the_page_s_correction_is_python_s_and_no_request_follows(
+    site, trained, browser, tmp_path, tab
+):
+    page = tab(browser, viewport={"width": 1280, "height": 800})
     with serving(folder_of(site)) as address:
         content, asked = walk(page, address)
         page.click("#live")
@@ -243,8 +264,8 @@ def camera_site(trained, tmp_path_factory):
 
 @pytest.mark.slow
 @needs_runtime
-def test_without_a_camera_the_page_says_what_to_do(camera_site, browser):
-    page = browser.new_page()
+def test_without_a_camera_the_page_says_what_to_do(camera_site, browser, tab):
+    page = tab(browser)
     with serving(folder_of(camera_site)) as address:
         page.goto(address)
         wait_for(page, "Ready")
@@ -268,11 +289,11 @@ def test_without_a_camera_the_page_says_what_to_do(camera_site, browser):
 
 @pytest.mark.slow
 @needs_runtime
-def test_a_face_before_the_camera_gives_a_correction(trained, camera_site, launch, tmp_path):
+def test_a_face_before_the_camera_gives_a_correction(trained, camera_site, launch, tmp_path, tab):
     """The networks of the face run in the page, too; nothing is asked of any server meanwhile."""
     fake = f"--use-file-for-fake-video-capture={face_video(tmp_path / 'face.y4m')}"
     options = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", fake)
-    page = launch(*options).new_page(viewport={"width": 1280, "height": 800})
+    page = tab(launch(*options), viewport={"width": 1280, "height": 800})
     with serving(folder_of(camera_site)) as address:
         content, asked = walk(page, address)
     assert [url for url in asked if not url.startswith("blob:")] == []
@@ -309,11 +330,11 @@ document.createElement = function (...name) {
 @pytest.mark.slow
 @needs_runtime
 @pytest.mark.parametrize("during", ["preview", "dots"])
-def test_what_is_forgotten_is_gone(during, camera_site, launch, tmp_path):
+def test_what_is_forgotten_is_gone(during, camera_site, launch, tmp_path, tab):
     """After two clicks on the camera's button, too, and while dots are shown."""
     fake = f"--use-file-for-fake-video-capture={face_video(tmp_path / 'face.y4m')}"
     options = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", fake)
-    page = launch(*options).new_page(viewport={"width": 1280, "height": 800})
+    page = tab(launch(*options), viewport={"width": 1280, "height": 800})
     page.add_init_script(WATCH)
     with serving(folder_of(camera_site)) as address:
         page.goto(address)
@@ -337,9 +358,9 @@ def test_what_is_forgotten_is_gone(during, camera_site, launch, tmp_path):
 
 @pytest.mark.slow
 @needs_runtime
-def test_a_packed_page_works_when_it_is_opened_as_a_file(trained, browser, tmp_path):
+def test_a_packed_page_works_when_it_is_opened_as_a_file(trained, browser, tmp_path, tab):
     folder = written(trained, tmp_path, "--packed")
-    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page = tab(browser, viewport={"width": 390, "height": 844})
     address = (folder / "index.html").as_uri()
     page.goto(address)
     megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
@@ -361,7 +382,7 @@ def test_a_packed_page_works_when_it_is_opened_as_a_file(trained, browser, tmp_p
 @pytest.mark.slow
 @needs_runtime
 @pytest.mark.parametrize("protected", [True, False])
-def test_code_in_the_page_cannot_send_anything(site, browser, tmp_path, protected):
+def test_code_in_the_page_cannot_send_anything(site, browser, tmp_path, protected, tab):
     """An adversary inside the page tries each way to send; without the policy, they arrive."""
     copy = shutil.copytree(site, tmp_path / "copy")
     index = copy / "index.html"
@@ -369,7 +390,7 @@ def test_code_in_the_page_cannot_send_anything(site, browser, tmp_path, protecte
         head, _, rest = index.read_text().partition('<meta http-equiv="Content-Security-Policy"')
         index.write_text(head + rest.partition(">")[2])
     Listener.arrived.clear()
-    page = browser.new_page()
+    page = tab(browser)
     with serving(folder_of(copy)) as address, serving(Listener) as there:
         page.goto(address)
         wait_for(page, "Ready")
