@@ -31,7 +31,18 @@ def test_a_table_of_a_preset_under_its_own_name_is_certain(tmp_path):
     assert "files" not in found.options
     assert (found.options["start"], found.options["lens"]) == ("first", "equidistant")
     assert "no VRS" in found.notes["fov_deg start lens"]
-    assert found.evidence == "1 tables with tracking_timestamp_us, pitch_rads_cpf"
+    assert found.evidence == "1 table with tracking_timestamp_us, pitch_rads_cpf"
+
+
+def test_a_folder_with_several_exports_of_one_reader_names_all(tmp_path):
+    """A lab's folder has a recording of the device's own beside exports of two programs."""
+    player = "gaze_timestamp,world_index,norm_pos_x,norm_pos_y\n0,0,0.5,0.5\n"
+    files = {"p1__gaze ps1_D_raw": "", "p2__gaze_positions_D_csv": player}
+    found = find_format(folder(tmp_path, **files))
+    assert (found.data, found.certainty) == ("pupil", "certain")
+    assert "Neon native" in found.title
+    assert "Pupil Player" in found.title
+    assert found.evidence.startswith("1 gaze ps1.raw; 1 table with gaze_timestamp, ")
 
 
 def test_with_a_vrs_the_camera_is_known(tmp_path):

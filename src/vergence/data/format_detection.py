@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from vergence.core.naming import plural
 from vergence.data.gaze_video.gaze_columns import SECONDS, TICKS, GazeColumns, iso_ns, read_header
 from vergence.data.gaze_video.gaze_files import (
     NO_GAZE,
@@ -155,24 +156,30 @@ def _known_format(
         if not preset.known_by
     }
     # One reader may serve several presets; those with files of their own come first.
-    by_reader: dict[str, str] = {}
+    by_reader: dict[str, list[str]] = {}
     for name in [n for n, paths in by_name.items() if paths] + sorted(tables):
         preset = PRESETS[name]
-        by_reader.setdefault(preset.reader or preset.data + (name if preset.columns else ""), name)
+        kind = preset.reader or preset.data + (name if preset.columns else "")
+        by_reader.setdefault(kind, []).append(name)
     if len(by_reader) > 1:
-        listed = "; ".join(f"{PRESETS[name].title} ({name})" for name in by_reader.values())
+        first = [names[0] for names in by_reader.values()]
+        listed = "; ".join(f"{PRESETS[name].title} ({name})" for name in first)
         raise DataError(
             f"{root} holds several formats: {listed}: give each a folder of its own, or name the "
-            f"one to read: --set federation.preset={next(iter(by_reader.values()))}"
+            f"one to read: --set federation.preset={first[0]}"
         )
     if not by_reader:
         return None
-    (name,) = by_reader.values()
-    paths, preset = tables.get(name, []), PRESETS[name]
-    evidence = f"{len(paths)} tables with {', '.join(preset.known_by)}"
-    if not paths:
-        evidence = f"{len(by_name[name])} {by_name[name][0].name}"
-    return _preset_format(name, preset, root, settings, paths, "", evidence)
+    (names,) = by_reader.values()
+    evidence = "; ".join(
+        f"{plural(len(tables[name]), 'table')} with {', '.join(PRESETS[name].known_by)}"
+        if name in tables
+        else f"{len(by_name[name])} {by_name[name][0].name}"
+        for name in names
+    )
+    name, paths = names[0], tables.get(names[0], [])
+    found = _preset_format(name, PRESETS[name], root, settings, paths, "", evidence)
+    return replace(found, title=", ".join(PRESETS[name].title for name in names))
 
 
 def _preset_format(
