@@ -71,8 +71,9 @@ async function preview() {
 }
 
 async function startCamera() {
+  if (at("start").disabled) return; // a second click, made before the first one was answered
   screenSize();
-  at("start").disabled = true; // a second click would open a second camera
+  at("start").disabled = true; // a second camera would end the first one before it plays
   say("Waiting for your permission to use the camera.");
   await eyes.start().catch((error) => {
     at("start").disabled = false;
