@@ -1,7 +1,7 @@
 """Generated samples of chapters 5 and 6: Figures 5.4 and 6.4, and numbers beside the pictures.
 
 A picture by t-SNE shows neighbours, and these are counted in the features themselves. Source: the
-Durham thesis, sections 5.4.2 and 6.4.3.
+Durham thesis, sections 5.4.2 and 6.4.5.
 """
 
 from __future__ import annotations

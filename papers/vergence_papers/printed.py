@@ -144,6 +144,9 @@ def _claim(raw: Mapping[str, Any], texts: Mapping[str, str], place: str) -> Clai
     compared = {f.name: raw[f.name] for f in fields(PrintedComparison) if f.name in raw}
     stated = {key: value for key, value in raw.items() if key not in compared}
     claim = record_from_table(Claim, stated, place, pairs=())
+    # Of a cost, no row can be better by more than all of the rival's: such a claim never holds.
+    limit = "margin must lie between -1 and 1, a share of the rival's value"
+    _must(-1 < claim.margin < 1, place, f"{limit}; got {claim.margin:g}")
     shapes = [key for key in SHAPES if key in raw]
     said = f"needs one of {', '.join(SHAPES)}; has {', '.join(shapes) or 'none'}"
     _must(len(shapes) == 1, place, said)
