@@ -195,14 +195,16 @@ def distance(numbers: Numbers, claim: Mapping[str, str]) -> float:
 def reach(numbers: Numbers, loser: str, metric: str) -> float:
     """What a row would gain in as many rounds again, if it gained on as in its last third.
 
-    NaN if nothing is known about it, as the metric was not measured between rounds.
+    It is not less than what the row has lost since its best round. NaN if nothing is known about
+    it, as the metric was not measured between rounds.
     """
     if loser.endswith(" (prior)"):
         return 0.0
     if any(metric not in numbers.curves.get(label, {}) for label in loser.split("|")):
         return math.nan
-    rounds = max(curve[-1][0] for x in loser.split("|") if (curve := numbers.curve(x, metric)))
-    return numbers.gain(loser, metric) * rounds
+    curves = [curve for label in loser.split("|") if (curve := numbers.curve(label, metric))]
+    lost = max(max(value for _, value in curve) - curve[-1][1] for curve in curves)
+    return max(numbers.gain(loser, metric) * max(curve[-1][0] for curve in curves), lost)
 
 
 def ends_of(numbers: Numbers, claim: Mapping[str, str], margin: float) -> tuple[float, ...]:

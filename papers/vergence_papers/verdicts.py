@@ -194,7 +194,8 @@ class Evidence:
         # How far a row would come in as many rounds again, only a curve of its own can say.
         unknown = any(metric not in each for each in own)
         rounds = math.inf if unknown else max((at[-1] for at, _ in curves if at), default=0.0)
-        return standing(mean, self.priors(metric), lower, gaining, images, rounds=rounds)
+        alone = standing(mean, self.priors(metric), lower, gaining, images, rounds=rounds)
+        return replace(alone, lost=max((max(v) - v[-1] for _, v in curves if v), default=0.0))
 
 
 def judge(table: PaperTable, claim: Claim, ground: Ground, evidence: Evidence) -> ClaimVerdict:

@@ -139,6 +139,15 @@ def test_a_margin_or_limit_may_be_missed_by_rows_that_still_gain():
     assert verdict(limit, unlearned).word == "winner not learned"
 
 
+def test_a_row_that_was_better_in_an_earlier_round_may_be_so_again():
+    """b leads by 10, -/+ 2.484, and still gains; a has lost 8 since round 1, or 7."""
+    scores = {"a": (9, 10, 11), "b": (20, 20, 20)}
+    rising = ((1, 2, 3), (10.0, 15.0, 20.0))
+    for best, word in ((18.0, "not trained (gaining 5 a round)"), (17.0, "holds")):
+        falls = {"a": ((1, 2, 3), (best, 10.0, 10.0)), "b": rising}
+        assert verdict(better("c", "1", "b", "a"), evidence(scores, curves=falls)).word == word
+
+
 def test_what_other_people_did_is_no_constant_in_any_part_of_a_table():
     """People agree at 30, random importance has 1: a row with 11 has learned."""
     rows = {"a": (11, 12, 13), "b": (5, 5, 5.5)}

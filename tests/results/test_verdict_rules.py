@@ -120,7 +120,10 @@ def test_words_in_the_place_of_a_verdict(one, other, words):
 
 
 def test_a_lead_that_would_outlast_as_many_rounds_again_is_judged():
-    """The loser gains .03 in each of 10 rounds: .3 in ten more; the lead is at least .31 or .29."""
+    """The loser gains .03 in each of 10 rounds: .3 in ten more; the lead is at least .31 or .29.
+
+    One that was .6 better in an earlier round might be so again, while the other still gains.
+    """
     still = Standing(1.5, gaining=0.03, rounds=10)
 
     def words(one, other, **how):
@@ -134,6 +137,9 @@ def test_a_lead_that_would_outlast_as_many_rounds_again_is_judged():
     ahead = Standing(2.0, gaining=0.1, rounds=10)
     assert words(ahead, Standing(1.5), lead=0.1) == "", "the better row may gain"
     assert words(ahead, Standing(1.5)) == "not trained (gaining 0.1 a round)"
+    fallen = Standing(1.5, lost=0.6)
+    assert words(ahead, fallen, lead=0.5) == "not trained (gaining 0.1 a round)"
+    assert words(ahead, fallen, lead=0.7) == "" == words(DONE, fallen, lead=0.5)
     guess = Standing(3.0, learned=False, gaining=0.1, rounds=10)
     assert words(guess, DONE, lead=9.0) == "not trained (gaining 0.1 a round)"
 

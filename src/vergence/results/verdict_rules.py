@@ -57,6 +57,7 @@ class Standing:
             and NaN if scores were not recorded by round.
         rounds: number of rounds of training; 0 if it is unknown.
         prior: name of the best baseline without learning; "" if there is none.
+        lost: how much better the mean was in its best round than at the end.
     """
 
     mean: float
@@ -66,6 +67,7 @@ class Standing:
     gaining: float = 0.0
     rounds: float = 0.0
     prior: str = ""
+    lost: float = 0.0
 
     @property
     def destroyed(self) -> bool:
@@ -312,7 +314,8 @@ def instead_of_verdict(
 
     Runs that still gain may be judged if the worse one could not catch up: if it gained as much in
     every round as in its last third, and trained for as many rounds again, it would not reach the
-    end of the interval of the difference that is nearer to 0.
+    end of the interval of the difference that is nearer to 0. Nor may it have lost as much since
+    its best round: where it was, it may be again.
 
     Args:
         one: what is known about the first run alone, such as whether it has learned.
@@ -335,7 +338,8 @@ def instead_of_verdict(
     if not (one.learned or other.learned):
         return "neither learned"
     fastest = float(np.nanmax([row.gaining for row in rows] + [0.0]))
-    if fastest > 0 and not (winner.learned and loser.gaining * loser.rounds < lead):
+    judged = winner.learned and loser.gaining * loser.rounds < lead and loser.lost < lead
+    if fastest > 0 and not judged:
         return f"not trained (gaining {fastest:.2g} a round)"
     if any(math.isnan(row.gaining) for row in rows):
         return "open (not recorded)"
