@@ -29,13 +29,14 @@ HEAD = """# Verdicts on the papers' claims
 Counted over the pages below `papers` that `vergence reproduce` wrote, by paper, by whether the data
 are recorded or generated, and by whose claims they are: the paper's, or ours about its methods. A
 claim that stands on several pages with the same numbers, as they share runs, is counted once; one
-of several comparisons, which has no numbers of its own, once for each data set. Hours are spent in
-rounds on two shared cores, and counted on each page. [What a verdict
-means](../how-to/reproduce.md#what-a-verdict-means).
+of several comparisons, which has no numbers of its own, once for each data set. Hours are those of
+training rounds, on two shared cores; where pages share a run, each of them counts it.
+[What a verdict means](../how-to/reproduce.md#what-a-verdict-means).
 
 A verdict needs a winner that has learned, and the numbers behind it in `results/data`, from which
-`python -m tools.examiner` computes it again. Pages without these numbers are *open*: they were
-written before numbers were kept, and are settled by running them again.
+`python -m tools.examiner` computes it again. Older pages have no such numbers. Their claims are
+*open* until they are run again, unless the page itself shows that no row has learned, that two rows
+are the same or both at 99 % or more, or that a claim cannot be tested.
 """
 CHANCE = """
 Every interval is a 95 % interval of one comparison, and is not corrected for the number of claims.
@@ -58,10 +59,10 @@ known", that the page was written before it told what a claim of likeness needs.
 HEADLINES = """
 ## Headlines
 
-The claims by which the papers stand, and what decides them here, as their pages have them. Data
-and settings are those of the page.
+The main claims of the papers, and what their pages say of them. Data and settings are those of the
+page. "Gaining X a round" is in the unit of the score: for a share, such as F1, 0.01 is one point.
 
-| asked | claim | page | better by | 95 % interval | of | the page says |
+| asked | claim | page | better by | 95 % interval | better for | the page says |
 |---|---|---|---:|---|---:|---|
 """
 ASKED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -71,7 +72,7 @@ ASKED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("FedCPF improves on local-only", "FedCPF improves on FedAvg", "choosing by change"),
     ),
     (
-        "FedCPF on video that is learned",
+        "FedCPF on video",
         "fedcpf/table1_hevc_video",
         ("FedCPF improves on local-only", "FedCPF improves on FedAvg", "choosing by change"),
     ),
