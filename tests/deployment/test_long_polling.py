@@ -69,6 +69,7 @@ class Polls:
         self.link, self.wakeups = Link(), Wakeups(os.urandom(32))
         self.run = self.wakeups.listen("run")
         self.middleware = LongPollMiddleware(self.link, self.wakeups)
+        self.arriving = lambda: None
 
     async def ask(self, node, path=PULL, body=None, parts=1, key=b"a2V5", length=0, signed=()):
         """Return status, whether to ask again, and the body of an answer."""
@@ -80,6 +81,7 @@ class Polls:
         found = []
 
         async def receive():
+            self.arriving()
             return next(rest)
 
         async def send(message):
@@ -343,6 +345,45 @@ def test_flower_is_asked_anew(polls, anna, monkeypatch, lost):
     polls.link.body = b"another"
     assert asyncio.run(polls.ask(ANNA, **anna.request())) == (200, False, b"another")
     assert len(polls.link.served) == served + 1
+
+
+@pytest.mark.parametrize("moment", ["its request arrives", "Flower looks"])
+def test_notices_that_are_lost_at_any_moment_are_not_missed(polls, anna, monkeypatch, moment):
+    """One of them may have been the node's own; it asked before, or Flower has looked already."""
+
+    def lose():
+        for other in range(1000):
+            polls.wakeups.tell("link", 1000 + other)
+        polls.middleware.read_notices()
+
+    if moment == "Flower looks":
+        polls.link.looked = lose
+    else:
+        held_once(polls, monkeypatch, **anna.request())
+        polls.arriving = lose
+    monkeypatch.setattr(long_polling, "HOLD", SOON)
+    monkeypatch.setattr(long_polling, "ANEW", 60.0)
+
+    async def check():
+        async with asyncio.timeout(SOON / 2):
+            assert await polls.ask(ANNA, **anna.request()) == (200, True, b"")
+        polls.link.body, polls.arriving = b"a message", lambda: None
+        assert await polls.ask(ANNA, **anna.request()) == (200, False, b"a message")
+
+    asyncio.run(check())
+
+
+def test_a_node_may_end_its_own_entry_while_its_request_arrives(polls, anna, monkeypatch):
+    """By a second request after a notice, of which the first one must not learn by an error."""
+    held_once(polls, monkeypatch, **anna.request())
+    polls.arriving = polls.middleware.idle.clear
+
+    async def check():
+        asking = await polls.kept_waiting(ANNA, **anna.request())
+        polls.message_for(ANNA)
+        assert await asking == (200, True, b"")
+
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize("forged", ["signature", "time", "nothing signed"])

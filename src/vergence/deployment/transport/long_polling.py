@@ -73,6 +73,8 @@ class LongPollMiddleware:
             node. The run's process gets one if a node's answer has arrived.
         idle: public key of a node for which Flower had no message -> the node's number, the number
             of notices when Flower was asked, and the time at which it is asked anew.
+        noticed: number of a node -> the number of all notices when its last one came.
+        lost: number of all notices when some, for whatever nodes, were lost last.
         missing_parts: public key -> the node's number and the number of parts of its announced
             answer that have not arrived. The entry is removed when the node asks for its next
             message.
@@ -90,7 +92,7 @@ class LongPollMiddleware:
         self.notices = wakeups.listen("link")
         self.waiting: dict[int, asyncio.Future[bool]] = {}
         self.noticed: dict[int, int] = {}
-        self.count = 0
+        self.count = self.lost = 0
         self.idle: dict[bytes, tuple[int, int, float]] = {}
         self.missing_parts: dict[bytes, tuple[int, int]] = {}
         self.turns, self.receiving = asyncio.Semaphore(PASSING), asyncio.Semaphore(PASSING)
@@ -180,7 +182,7 @@ class LongPollMiddleware:
     def has_none(self, key: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request is genuine, and Flower surely has no message for its node."""
         node, since, due = self.idle.get(key, (0, 0, 0.0))
-        if asyncio.get_running_loop().time() < due and self.noticed.get(node, 0) <= since:
+        if asyncio.get_running_loop().time() < due and not self.is_noticed(node, since):
             return is_genuine(key, headers)
         self.idle.pop(key, None)
         return False
@@ -188,9 +190,10 @@ class LongPollMiddleware:
     async def hold_again(self, key: bytes, receive: Any, send: Any) -> None:
         """Answer 'no message' to a node for which there was none, as soon as there is one."""
         # The node's number in this request is not read: it is the one that Flower found genuine.
+        # Looked up before the body comes: another request of the node may remove the entry then.
+        node, since, _ = self.idle[key]
         while (await receive()).get("more_body", False):
             pass
-        node, since, _ = self.idle[key]
         again = [(AGAIN.encode(), b"1")] if await self.wait_for_message(node, since) else []
         await refuse(send, 200, [*again, (b"content-length", b"0")])
 
@@ -289,13 +292,17 @@ class LongPollMiddleware:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self.notices.socket)
             loop.call_later(REST, self.listen)
-        # A lost notice may have been for any node.
+        # A lost notice may have been for any node, also for one that Flower answers just now.
         if lost:
-            self.idle.clear()
+            self.lost = self.count = self.count + 1
         for node in {*nodes, *self.waiting} if lost else nodes:
             self.count += 1
             self.noticed[node] = self.count
             self.end_wait(node, True)
+
+    def is_noticed(self, node: int, since: int) -> bool:
+        """Return whether a node's notice came, or may have been lost, after the first `since`."""
+        return max(self.noticed.get(node, 0), self.lost) > since
 
     def end_wait(self, node: int, has_message: bool) -> None:
         """Answer a node's waiting request, if there is one; `has_message` is the answer."""
@@ -312,7 +319,7 @@ class LongPollMiddleware:
         """
         # A message may have come after Flower looked and before this line: waiting for its notice
         # would then take the whole time.
-        if self.noticed.get(node, 0) > since:
+        if self.is_noticed(node, since):
             return True
         self.end_wait(node, False)
         waiting = self.waiting[node] = asyncio.get_running_loop().create_future()
