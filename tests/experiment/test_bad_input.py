@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from tests.cli.commands import ONE, SEVERAL, run, vergence, write
+from tests.cli.commands import ONE, SEVERAL, TOY, run, vergence, write
 from vergence.core.local_training import LocalTraining
 from vergence.data.gaze_video.aria import SAMPLE as ARIA
 from vergence.data.saliency.osie import SAMPLE as OSIE
@@ -383,6 +383,12 @@ def test_predict_with_a_run_of_another_task(tmp_path):
 
 def test_predict_with_a_folder_of_several_methods(trained):
     vergence("predict", trained, CLIP).complains(2, "several methods", f"{trained}/fedavg")
+
+
+def test_predict_with_the_folder_above_that_of_the_only_method(tmp_path):
+    folder = run(tmp_path, TOY.replace("METHODS", 'methods = ["fedavg"]'))
+    said = vergence("predict", folder, CLIP)
+    said.complains(2, "holds the folder of its one method; name", f"{folder}/fedavg")
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,7 @@ def one_run(folder: Path) -> Experiment:
     """Return the experiment of a run directory of one method.
 
     Raises:
-        StateError: the folder is no run directory, or holds several methods.
+        StateError: the folder is no run directory, or holds folders of methods.
     """
     config = folder / "config.toml"
     if not config.is_file():
@@ -351,7 +351,9 @@ def one_run(folder: Path) -> Experiment:
     experiment = load(config)
     if experiment.several:
         labels = ", ".join(f"{folder}/{label}" for label in experiment.methods)
-        raise StateError(f"{folder} holds several methods; name one of {labels}")
+        several = len(experiment.methods) > 1
+        what = "several methods; name one of" if several else "the folder of its one method; name"
+        raise StateError(f"{folder} holds {what} {labels}")
     return experiment
 
 
