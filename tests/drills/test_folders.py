@@ -254,9 +254,13 @@ def test_stop_of_another_users_run_is_one_line(made, monkeypatch):
 
 
 class BusyLink:
-    """A link that answers only some of the commands of `serve`, as one with a thousand clients."""
+    """A link that answers only some of the commands of `serve`, as one with a thousand clients.
 
-    def __init__(self):
+    One that `obeys` carries out a command to which it gives no answer in time.
+    """
+
+    def __init__(self, obeys):
+        self.obeys = obeys
         self.expelled, self.states = [], ["running", "finished"]
         self.silent = {"UnregisterNode", "ListRuns"}
 
@@ -268,6 +272,13 @@ class BusyLink:
             raise httpx.ReadTimeout("The read operation timed out")
 
     def UnregisterNode(self, request):
+        if request.node_id in self.expelled:
+            import httpx
+
+            wrong = httpx.Response(404, request=httpx.Request("POST", "https://link"))
+            wrong.raise_for_status()
+        if self.obeys:
+            self.expelled.append(request.node_id)
         self.answer("UnregisterNode")
         self.expelled.append(request.node_id)
 
@@ -277,10 +288,11 @@ class BusyLink:
         return SimpleNamespace(run_dict={request.run_id: SimpleNamespace(status=status)})
 
 
-def test_a_link_that_is_busy_ends_no_server_and_forgets_no_revoked_key(made, monkeypatch):
+@pytest.mark.parametrize("obeys", [False, True])
+def test_a_link_that_is_busy_ends_no_server_and_forgets_no_revoked_key(made, monkeypatch, obeys):
     """Each of two commands is without an answer once; a key is revoked meanwhile."""
     pytest.importorskip("flwr", reason="needs the extra 'deploy'")
-    link, console = BusyLink(), Console(quiet=True)
+    link, console = BusyLink(obeys), Console(quiet=True)
     control = FlowerControl.__new__(FlowerControl)
     control.client = link
     numbers = iter((11, 12))

@@ -439,15 +439,21 @@ class FlowerControl:
         return self.client.RegisterNode(RegisterNodeRequest(public_key=public, name=name)).node_id
 
     def expel(self, number: int) -> None:
-        """Refuse the key of a node from now on.
+        """Refuse the key of a node from now on, even if it was refused before.
 
         Raises:
             LinkBusy: the link did not answer in time.
         """
+        import httpx
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
-        with busy_if_silent():
-            self.client.UnregisterNode(UnregisterNodeRequest(node_id=number))
+        try:
+            with busy_if_silent():
+                self.client.UnregisterNode(UnregisterNodeRequest(node_id=number))
+        # A busy link may have done it at an earlier call, to which its answer came too late.
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.NOT_FOUND:
+                raise
 
     def answers(self) -> bool:
         """Return whether the link answers."""
