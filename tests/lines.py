@@ -24,6 +24,7 @@ class Wire:
 
 def greet(registry, node, since="now"):
     """Greet a node, and wait until it has been let in or refused."""
+    registry.greeted[node] = since
     asyncio.run(registry._greet(node, since))
 
 

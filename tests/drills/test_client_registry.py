@@ -1,5 +1,6 @@
 """Who is let in, and whose answers count: over a wire in memory, with real node keys."""
 
+import asyncio
 import json
 import threading
 import time
@@ -242,6 +243,76 @@ def test_a_greeting_without_an_answer_is_sent_again(keys):
     finally:
         registry.close()
     assert "node 7 did not say who it is (no answer in 60 s)" in told
+
+
+class SilentNodes(Nodes):
+    """Nodes of which some take a greeting and never answer; `waits` counts what waits for them."""
+
+    def __init__(self, nodes, silent):
+        super().__init__(nodes)
+        self.silent, self.waits = silent, 0
+
+    async def send(self, node, data, seconds, there=lambda: True, shared=b""):
+        if node not in self.silent:
+            return await super().send(node, data, seconds)
+        self.waits += 1
+        while there():
+            await asyncio.sleep(0.01)
+        self.waits -= 1
+        raise ClientGone
+
+
+def greeted_beside(registry, silent):
+    """Greet nodes as the watch does, each with the time of its connection; then node 1."""
+
+    async def check():
+        tasks = []
+        for node, since in silent:
+            registry.greeted[node] = since
+            tasks.append(asyncio.create_task(registry._greet(node, since)))
+            await asyncio.sleep(0)
+        registry.greeted[1] = "1"
+        async with asyncio.timeout(5.0):
+            await registry._greet(1, "1")
+        registry.greeted.clear()
+        await asyncio.wait(tasks, timeout=5.0)
+
+    asyncio.run(check())
+    assert list(registry.connections) == ["a"]
+
+
+def test_a_node_that_connects_again_and_again_keeps_nobody_from_being_greeted(keys):
+    """It has a key and never answers. Each of its connections waited for a minute in a turn."""
+    wire = SilentNodes({}, {2})
+    registry, _ = opened(wire, keys)
+    wire.there[1] = Node("a", keys[0]["a"])
+    greeted_beside(registry, [(2, str(at)) for at in range(2 * client_registry.GREETED)])
+    assert wire.waits == 0
+
+
+def test_nodes_that_never_answer_keep_others_waiting_once(keys):
+    """After their first greeting, whose minute is over, they have other turns than new nodes."""
+    silent = range(2, 2 + 2 * client_registry.GREETED)
+    wire = SilentNodes({}, set(silent))
+    registry, _ = opened(wire, keys)
+    wire.there[1] = Node("a", keys[0]["a"])
+    wire.silent, late = set(), wire.silent
+    wire.fail = [ClientLost("no answer in 60 s") for _ in silent]
+    for node in silent:
+        greet(registry, node)
+    wire.silent = late
+    greeted_beside(registry, [(node, "2") for node in silent])
+
+
+def test_a_refused_node_that_is_let_in_is_not_greeted_again(keys):
+    """A new greeting is a new connection: what its client computes at the time would be lost."""
+    wire = Nodes({1: Node("a", keys[0]["a"]), 2: Node("b", keys[0]["b"], {**MINE, "torch": "t0"})})
+    registry, _ = opened(wire, keys)
+    assert registry.refused == {2}
+    wire.there[2] = Node("b", keys[0]["b"], since="2")
+    greet(registry, 2, "2")
+    assert registry._remove_gone({2: "2"}) == set()
+    assert list(registry.connections) == ["b"]
 
 
 @pytest.mark.slow

@@ -44,6 +44,8 @@ LOOK = 0.1
 """Seconds between two looks whether an absent client has connected."""
 GREETED = 16
 """Number of nodes that are greeted at the same time."""
+REPEATED = 8
+"""Number of nodes that are greeted once more at the same time, beside those of `GREETED`."""
 GREETING = 60.0
 """Seconds within which a new node must answer the server's greeting."""
 ENOUGH = "it answered enough: "
@@ -246,6 +248,7 @@ class ClientRegistry:
             refused; None: names are not compared.
         greeted: time of connecting of each node that was greeted, or is being greeted.
         refused: nodes that were refused, and are greeted again when another node has left.
+        silent: nodes that did not answer a greeting. Their next greetings have turns of their own.
         informs: whether nodes are told that they are admitted or refused, and that the run ended.
     """
 
@@ -267,7 +270,9 @@ class ClientRegistry:
     over: threading.Event = field(default_factory=threading.Event)
     greeted: dict[int, str] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
+    silent: set[int] = field(default_factory=set)
     greetings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(GREETED))
+    repeats: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPEATED))
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -290,20 +295,16 @@ class ClientRegistry:
                 # A link that is busy must not end the watch: it is asked again a second later.
                 self.tell(f"the link does not answer ({type(error).__name__})", "link")
                 continue
-            # A node refused because another one had its name is greeted again once it left.
-            again = set[int]()
-            if self._remove_gone(nodes):
-                again, self.refused = self.refused, set()
             # Always this table, from which greetings that fail remove their entries meanwhile.
-            for node in [*(set(self.greeted) - set(nodes)), *again]:
+            for node in [*(set(self.greeted) - set(nodes)), *self._remove_gone(nodes)]:
                 self.greeted.pop(node, None)
             for node, since in nodes.items():
                 if self.greeted.get(node) != since:
                     self.greeted[node] = since
                     in_background(self._greet(node, since))
 
-    def _remove_gone(self, nodes: Mapping[int, str]) -> bool:
-        """Remove clients whose nodes disconnected; return whether there were any."""
+    def _remove_gone(self, nodes: Mapping[int, str]) -> set[int]:
+        """Remove clients whose nodes disconnected; if there were any, return the refused nodes."""
         with self.changed:
             gone = [
                 c
@@ -313,22 +314,33 @@ class ClientRegistry:
             for client in gone:
                 del self.connections[client]
                 self.tell(f"'{client}' is gone", "gone", client=client)
-        return bool(gone)
+            # A node refused because another one had its name is greeted again once it left.
+            again, self.refused = (self.refused, set[int]()) if gone else (set[int](), self.refused)
+        return again
 
     async def _greet(self, node: int, since: str) -> None:
-        # A thousand nodes may connect at once: the time of each begins when its turn comes.
-        async with self.greetings:
-            await self._ask_who_it_is(node, since)
+        # A thousand nodes may connect at once: the time of each begins when its turn comes. Nodes
+        # that never answer must not take the turns of those that connect.
+        async with self.repeats if node in self.silent else self.greetings:
+            # One that connected again meanwhile waits for the turn of its newer greeting.
+            if self.greeted.get(node) == since:
+                await self._ask_who_it_is(node, since)
 
     async def _ask_who_it_is(self, node: int, since: str) -> None:
+        def there() -> bool:
+            return self.greeted.get(node) == since
+
         asked = request("hello", {})
         try:
-            answer = await self.wire.send(node, asked, GREETING)
+            answer = await self.wire.send(node, asked, GREETING, there)
         except Exception as error:
-            self.greeted.pop(node, None)  # so that it is greeted again
+            self.silent.add(node)
+            if there():
+                self.greeted.pop(node, None)  # so that it is greeted again
             why = str(error) or "it went before it answered"
             self.tell(f"node {node} did not say who it is ({why})", "greeting")
             return
+        self.silent.discard(node)
         try:
             client, error, body, _ = self.verified(request_digest(asked, b""), *unframed(answer))
             facts = facts_in(body)
@@ -343,6 +355,7 @@ class ClientRegistry:
             if reason:
                 self.refused.add(node)
             else:
+                self.refused.discard(node)
                 self.connections[client] = ClientConnection(node, since, facts or {})
                 self.changed.notify_all()
         event, line = ("refused", f"refused: {reason}") if reason else ("here", "is here")
@@ -351,7 +364,7 @@ class ClientRegistry:
             return
         try:
             kind = "refused" if reason else "welcome"
-            await self.wire.send(node, request(kind, {"text": reason}), 10)
+            await self.wire.send(node, request(kind, {"text": reason}), 10, there)
         except Exception:
             # The message is a courtesy: a node that does not take it changes nothing.
             return
