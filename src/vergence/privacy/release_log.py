@@ -72,9 +72,9 @@ class ReleaseLog:
 
     A copy of the log, put back later, would forget what was released since. So the log has a mark:
     a second copy of its lines in `state_folder()`, which is written before a release is made. If
-    the mark was removed too, nothing shows that the log was put back. The mark belongs to the
-    log's path and, if there is one, to the secret in its folder: whoever deletes both, and begins
-    again with a new secret, has another mark.
+    the mark or the secret was removed too, nothing shows that the log was put back. The mark is for
+    the log's path and, if there is one, for the secret in its folder: whoever deletes log and
+    secret, and begins again with a new secret, has another mark.
 
     Args:
         path: file of the log.
@@ -163,7 +163,7 @@ class ReleaseLog:
         return state_folder() / "marks" / f"{name}.csv"
 
     def _marked_lines(self) -> bytes:
-        # A mark that cannot be read is as good as none: a log on its own must stay readable.
+        # To who only reads the log, a mark that cannot be read is as good as none.
         with suppress(OSError):
             return self._mark.read_bytes() if self.own_mark else b""
         return b""
@@ -171,6 +171,12 @@ class ReleaseLog:
     def _write_mark(self) -> None:
         if self.own_mark:
             known, lines = self._marked_lines(), _whole_lines(self.path)
+            # Taken for none, it would be replaced, and forget what a log that was put back lacks.
+            if not known and os.path.lexists(self._mark):
+                raise StateError(
+                    f"{self._mark} cannot be read, and without it nothing leaves this machine: "
+                    "make it a file that you may read, or start a new run elsewhere"
+                )
             # The log may have been put back since this object read it.
             self._refuse_older(lines, known)
             if lines != known:

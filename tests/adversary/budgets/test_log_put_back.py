@@ -167,6 +167,20 @@ def test_what_a_mark_does_not_tell(spent, folder, tmp_path):
     assert len(log_in(folder).entries) == EARLY + 1
 
 
+def test_a_mark_that_cannot_be_read_is_not_replaced_by_that_of_an_older_log(spent, tmp_path):
+    """Whoever lacks a right to read it, or has too many files open, would have spent nothing."""
+    (mark,) = marks()
+    mark.unlink()
+    mark.symlink_to(mark)  # an error to every user, also to root
+    shutil.copy2(tmp_path / "copy" / spent.path.name, spent.path)
+    log = ReleaseLog(spent.path)
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"cannot be read, .* elsewhere") as refused:
+            charge(log, [ALL])
+        assert "\n" not in str(refused.value)
+    assert mark.is_symlink()
+
+
 def test_nothing_is_released_where_a_mark_cannot_be_written(folder, tmp_path):
     (tmp_path / "user").write_text("a file")
     log = log_in(folder)
