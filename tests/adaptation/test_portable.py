@@ -159,6 +159,23 @@ def test_files_that_are_missing_or_huge_are_refused(trained, tmp_path):
     vergence("adapt", trained, "--from", tmp_path / "huge.json").complains(3, "bytes")
 
 
+def test_a_file_that_grows_before_it_is_read_does_not_fill_the_memory(made, tmp_path):
+    class Growing(type(tmp_path)):
+        """A path to a file that was small whenever its size was looked at."""
+
+        def stat(self, **options):
+            return (made / portable.FILE).stat()
+
+    path = Growing(tmp_path / "huge.json")
+    with path.open("wb") as file:
+        file.truncate(8 * portable.BYTES)
+    tracemalloc.start()
+    with refuses("data", "huge.json", "is no correction"):
+        portable.read_correction(path)
+    assert tracemalloc.get_traced_memory()[1] < portable.BYTES
+    tracemalloc.stop()
+
+
 @pytest.mark.parametrize("place", ["errors", "target", "a new key"])
 def test_many_small_values_do_not_fill_the_memory(made, tmp_path, place):
     """A file of a megabyte took up to 350 MB of memory, and one of 28 up to 9 GB."""

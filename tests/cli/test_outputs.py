@@ -53,6 +53,12 @@ def test_a_file_in_place_of_a_folder_is_named(command, tmp_path):
     said.complains(2, "mine.txt is a file", "choose another folder")
 
 
+def test_a_link_to_nothing_is_no_place_for_a_folder(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    said = vergence(*with_words(["run"]), "--out", tmp_path / "link")
+    said.complains(2, "link to no folder", "choose another folder")
+
+
 @pytest.mark.parametrize("command", FILES)
 def test_a_folder_in_place_of_a_file_is_named(command, tmp_path):
     said = vergence(*with_words(command.split()), "--out", tmp_path)

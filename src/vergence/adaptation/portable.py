@@ -263,7 +263,9 @@ def read_correction(path: Path) -> CorrectionFile:
             raise DataError(
                 f"{path} has {size:,} bytes, a correction has {BYTES:,} at most; {WHERE}"
             )
-        text = path.read_bytes()
+        # Not the whole file, which may have grown since.
+        with path.open("rb") as file:
+            text = file.read(size)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({first_line(error)}): {WHERE}") from None
     if (count := text.count(b",")) > VALUES:

@@ -171,13 +171,14 @@ def check_folder_place(path: Path) -> None:
         StateError: a file has, or the system takes no such name.
     """
     try:
-        nearest = next(each for each in (path, *path.parents) if each.exists())
+        places = (path, *path.parents)
+        nearest = next(each for each in places if each.exists() or each.is_symlink())
     except OSError as error:
         raise StateError(
             f"there can be no folder {str(path)[:80]} ({error.strerror}); {ELSEWHERE}"
         ) from None
     if not nearest.is_dir():
-        raise StateError(f"{nearest} is a file; {ELSEWHERE}")
+        raise StateError(f"{nearest} is a file, or a link to no folder; {ELSEWHERE}")
 
 
 def make_durable_folder(path: Path, mode: int = 0o777) -> None:
