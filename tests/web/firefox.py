@@ -3,7 +3,6 @@
 Used by `tests.web.test_firefox`.
 """
 
-import base64
 import json
 import shutil
 import subprocess
@@ -30,7 +29,7 @@ class FirefoxPage:
     def __init__(self, socket, downloads: Path) -> None:
         self.socket, self.downloads = socket, downloads
         self.number, self.requests = 0, []
-        self.version = self.send("session.new", capabilities={})["capabilities"]["browserVersion"]
+        self.send("session.new", capabilities={})
         self.send("session.subscribe", events=["network.beforeRequestSent"])
         self.tab = self.send("browsingContext.getTree")["contexts"][0]["context"]
 
@@ -88,11 +87,6 @@ class FirefoxPage:
             assert not title.startswith("Error"), self.text("status")
             assert time.monotonic() < end, (expression, title)
             time.sleep(0.1)
-
-    def picture(self) -> bytes:
-        """Return a picture of the window (PNG)."""
-        shot = self.send("browsingContext.captureScreenshot", context=self.tab)
-        return base64.b64decode(shot["data"])
 
 
 @contextmanager
