@@ -336,7 +336,8 @@ class LongPollMiddleware:
 def is_genuine(key: bytes, headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request has a genuine signature of its time by the node with this key.
 
-    Admission control has checked the time, and that no request comes twice.
+    Admission control has checked the time, and that no request comes twice, except with
+    `--insecure`, where whoever records a request may send it again.
     """
     from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
