@@ -40,16 +40,27 @@ class RolledBack(StateError):
 
 
 def state_folder() -> Path:
-    """Return the folder for files of this user that must stay: that of `VERGENCE_STATE`, if set."""
+    """Return the folder for files of this user that must stay: that of `VERGENCE_STATE`, if set.
+
+    Raises:
+        StateError: the variable is not set, and the user has no home folder.
+    """
     if home := os.environ.get(VARIABLE):
         return Path(home)
     # Not the folder of caches, which may be removed at any time.
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
-    else:
-        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    try:
+        if sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Application Support"
+        else:
+            base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    # Of a user whom a container does not know, for example.
+    except RuntimeError:
+        raise StateError(
+            f"this user has no home folder: let {VARIABLE} name a folder that may be written and "
+            "stays"
+        ) from None
     return Path(base) / "vergence"
 
 

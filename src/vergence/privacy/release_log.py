@@ -164,7 +164,7 @@ class ReleaseLog:
 
     def _marked_lines(self) -> bytes:
         # To who only reads the log, a mark that cannot be read is as good as none.
-        with suppress(OSError):
+        with suppress(OSError, StateError):
             return self._mark.read_bytes() if self.own_mark else b""
         return b""
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -179,6 +180,20 @@ def test_a_mark_that_cannot_be_read_is_not_replaced_by_that_of_an_older_log(spen
             charge(log, [ALL])
         assert "\n" not in str(refused.value)
     assert mark.is_symlink()
+
+
+def test_a_user_without_a_home_reads_logs_and_releases_nothing(folder, monkeypatch):
+    """As in a container that does not know the user."""
+
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("VERGENCE_STATE", "XDG_STATE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    assert log_in(folder).entries == []
+    with pytest.raises(StateError, match=r"no home folder: .* VERGENCE_STATE"):
+        charge(log_in(folder), [0])
 
 
 def test_nothing_is_released_where_a_mark_cannot_be_written(folder, tmp_path):
