@@ -22,6 +22,9 @@ from vergence.errors import PartialRun, StateError
 from vergence.system.file_access import BINARY, NOFOLLOW, settle
 
 MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST)
+"""Errors of a write at a place that a file or folder of another kind has."""
+ELSEWHERE = "choose another folder, by --out, or out= in Python"
+"""Advice in the error about a folder that cannot be written to."""
 
 
 def part_of(path: Path) -> Path:
@@ -159,9 +162,6 @@ def add_line(path: Path, line: str, secret: bool = False) -> None:
         os.fsync(file.fileno())
     # Always, not only for a new file: its creator may have been killed before this line.
     settle(path.parent)
-
-
-ELSEWHERE = "choose another folder, by --out, or out= in Python"
 
 
 def check_folder_place(path: Path) -> None:
