@@ -86,7 +86,9 @@ def test_out_with_other_files_in_it_is_left_alone(tmp_path):
     (out / "chapter.tex").write_text("precious")
     before = tree(out)
     said = vergence("run", write(tmp_path, ONE), "--out", out)
-    said.complains(2, "holds no run, and chapter.tex: a run is not", "--out, or out= in Python")
+    said.complains(
+        2, "holds no run, and chapter.tex: nothing is written", "--out, or out= in Python"
+    )
     toy = vg.tasks.ToyTask(vg.models.Linear(4))
     for resume in (False, True):
         with pytest.raises(vg.StateError, match=r"holds no run, and chapter\.tex"):

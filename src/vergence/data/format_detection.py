@@ -171,14 +171,19 @@ def _known_format(
     if not by_reader:
         return None
     (names,) = by_reader.values()
+    # What lies beside or below the files of the first kind is of the same recordings.
+    paths = {name: tables.get(name) or by_name[name] for name in names}
+    first = {path.parent for path in paths[names[0]]}
+    others = [n for n in names[1:] if any(first.isdisjoint(path.parents) for path in paths[n])]
+    names = [names[0], *others]
     evidence = "; ".join(
         f"{plural(len(tables[name]), 'table')} with {', '.join(PRESETS[name].known_by)}"
         if name in tables
         else f"{len(by_name[name])} {by_name[name][0].name}"
         for name in names
     )
-    name, paths = names[0], tables.get(names[0], [])
-    found = _preset_format(name, PRESETS[name], root, settings, paths, "", evidence)
+    name = names[0]
+    found = _preset_format(name, PRESETS[name], root, settings, tables.get(name, []), "", evidence)
     return replace(found, title=", ".join(PRESETS[name].title for name in names))
 
 

@@ -158,8 +158,6 @@ def serve(
         StateError: the folder is not a server's, is running, or is finished.
         PartialRun: the run stopped before its end; finished rounds are kept.
     """
-    from vergence.deployment.transport.flower_processes import LinkBusy
-
     check_flower()
     # Code and port are checked before any process is started, and before clients are told.
     side = accept(folder, folders.settings(folder, ServerSide), accept_code)
@@ -193,12 +191,8 @@ def serve(
             tell_refusals(folder, refused)
             show(tail, out)
             check_processes(group)
-            state, detail = "", ""
-            # A thousand clients that connect keep the link busy: it is asked again.
-            with suppress(LinkBusy):
-                # Every second: a revoked key must not wait for the end of a round.
-                expel_revoked(folder, control, admitted)
-                state, detail = control.state(run)
+            # Every second: a revoked key must not wait for the end of a round.
+            state, detail = state_of_run(folder, control, admitted, run)
             if state == "finished":
                 show(tail, out)
                 if "completed" not in detail.lower():
@@ -208,6 +202,19 @@ def serve(
                     )
                 return
             time.sleep(1.0)
+
+
+def state_of_run(
+    folder: Path, control: FlowerControl, admitted: dict[Path, int], run: int
+) -> tuple[str, str]:
+    """Have revoked keys refused; return the run's state and its details, both "" if not known."""
+    from vergence.deployment.transport.flower_processes import LinkBusy
+
+    # A thousand clients that connect keep the link busy: it is asked again.
+    with suppress(LinkBusy):
+        expel_revoked(folder, control, admitted)
+        return control.state(run)
+    return "", ""
 
 
 # Messages pass through dozens of the link's threads. Each would keep freed memory of its own for

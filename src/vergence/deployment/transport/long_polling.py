@@ -158,17 +158,13 @@ class LongPollMiddleware:
         elif answer and answer[0].get("status") == 200:
             body = b"".join(message.get("body", b"") for message in answer)
             if scope["path"] == PART:
-                # Counted only now: anybody may send parts with this key and a wrong signature.
-                self.received[key] = self.received.get(key, 0) + size
-                self.count_part(key)
+                self.count_part(key, size)
             elif 0 < len(sent) <= SMALL:
                 node = node_in(scope["path"], bytes(sent))
                 if scope["path"] == PUSH:
                     self.expect_parts(key, node, body)
-                elif self.finds_none(key, body):
-                    self.idle[key] = node, since, asyncio.get_running_loop().time() + ANEW
-                    if await self.wait_for_message(node, since):
-                        answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
+                elif self.finds_none(key, body) and await self.hold_first(key, node, since):
+                    answer[0]["headers"] = [*answer[0]["headers"], (AGAIN.encode(), b"1")]
         for message in answer:
             await send(message)
 
@@ -178,6 +174,11 @@ class LongPollMiddleware:
         if message:
             self.received.pop(key, None)
         return not message
+
+    async def hold_first(self, key: bytes, node: int, since: int) -> bool:
+        """Note that Flower has no message for a node, and wait for one as `wait_for_message`."""
+        self.idle[key] = node, since, asyncio.get_running_loop().time() + ANEW
+        return await self.wait_for_message(node, since)
 
     def has_none(self, key: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request is genuine, and Flower surely has no message for its node."""
@@ -271,8 +272,12 @@ class LongPollMiddleware:
         )
         self.count_part(key)
 
-    def count_part(self, key: bytes) -> None:
-        """Count one arrived part of an answer; notify the run if the answer is complete."""
+    def count_part(self, key: bytes, size: int = 0) -> None:
+        """Count an arrived part and its bytes; notify the run if the answer is complete.
+
+        Only for what Flower accepted: anybody may send parts with this key and a wrong signature.
+        """
+        self.received[key] = self.received.get(key, 0) + size
         node, missing = self.missing_parts.pop(key, (0, 0))
         if missing > 1:
             self.missing_parts[key] = (node, missing - 1)
