@@ -1,7 +1,6 @@
 """What comes back from a copy: a client's folder, a file in it, and what messages say of it."""
 
 import json
-import os
 import re
 import secrets
 import shutil
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.adversary.kill_at_fsync import KillAtFsync, Killed
 from tests.adversary.lies import circle, method, opened, question, turn, turns
 from tests.adversary.test_evaluations_of_any_model import evaluation
 from tests.privacy.sums import ends
@@ -522,24 +522,10 @@ def test_two_runs_of_a_folder_keep_each_others_marks(owned):
     assert one.mark.rounds == {"state/a1b2/fedavg 0": 5, "state/a1b2/fedcpf 0": 2}
 
 
-class Killed(BaseException):
-    """The process ends at once, as by kill -9."""
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_client_that_is_killed_at_any_write_is_not_refused(after, tmp_path, monkeypatch):
     """Before or after each file is on the disk, in a turn and a sum; then it is started again."""
-    real, count, at = os.fsync, 1, 0
-    live = False
-
-    def fsync(number):
-        nonlocal count
-        count += live
-        if live and count == at and not after:
-            raise Killed
-        real(number)
-        if live and count == at and after:
-            raise Killed
+    kill = KillAtFsync(monkeypatch, after)
 
     @dataclass
     class Restarted:
@@ -551,19 +537,17 @@ def test_a_client_that_is_killed_at_any_write_is_not_refused(after, tmp_path, mo
             return self.home(self.client).runner
 
         def answer(self, request):
-            nonlocal live
-            live = self.client == VICTIM
+            kill.live = self.client == VICTIM
             try:
                 return self.home(self.client).answer(request)
             except Killed:
                 return self.home(self.client).answer(request)
             finally:
-                live = False
+                kill.live = False
 
-    monkeypatch.setattr(os, "fsync", fsync)
-    while count >= at:
-        at, count = at + 1, 0
-        made = circle(method("fedavg", SGD), tmp_path / str(at), 4, user=USER)
+    while kill.more:
+        kill.next()
+        made = circle(method("fedavg", SGD), tmp_path / str(kill.at), 4, user=USER)
         made.home = partial(Restarted, made.home)
         for client in made.names:
             turn(made, client, ClientRequest("turn", client, question(made, 0), "0.1"))
@@ -572,7 +556,7 @@ def test_a_client_that_is_killed_at_any_write_is_not_refused(after, tmp_path, mo
         asked = ClientRequest("turn", VICTIM, question(made, 1), "1.1", progress=1 / 3)
         assert turn(made, VICTIM, asked)["status"] == "ok"
         made.identity(VICTIM).mark.check()
-    assert at > 20
+    assert kill.at > 20
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """A release log, used without a run, that is put back from a copy to spend its budget again."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.adversary.kill_at_fsync import KillAtFsync, Killed
 from vergence.errors import StateError
 from vergence.privacy.config import UserLevelConfig
 from vergence.privacy.folder_marks import state_folder
@@ -100,44 +100,30 @@ def test_a_log_that_is_put_back_while_it_is_open_makes_its_mark_forget_nothing(s
     assert mark.read_bytes() == text
 
 
-class Killed(BaseException):
-    """The process ends at once, as by kill -9."""
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_log_whose_process_was_killed_goes_on_and_its_mark_knows_what_left(
     after, folder, monkeypatch
 ):
     """Before or after each file is on the disk; then the same release is charged once more."""
-    real, count, at, live = os.fsync, 1, 0, False
-
-    def fsync(number):
-        nonlocal count
-        count += live
-        if live and count == at and not after:
-            raise Killed
-        real(number)
-        if live and count == at and after:
-            raise Killed
-
-    monkeypatch.setattr(os, "fsync", fsync)
+    kill = KillAtFsync(monkeypatch, after)
     charge(log_in(folder), [-1])
-    while count >= at:
-        at, count, live = at + 1, 0, True
+    while kill.more:
+        kill.next()
+        kill.live = True
         older = (folder / "seed0.sums.csv").read_bytes()
         try:
-            charge(log_in(folder), [at])
+            charge(log_in(folder), [kill.at])
         except Killed:
-            live = False
-            charge(log_in(folder), [at])
-        live = False
+            kill.live = False
+            charge(log_in(folder), [kill.at])
+        kill.live = False
         path = log_in(folder).path
         now = path.read_bytes()
         path.write_bytes(older)
-        with pytest.raises(StateError, match=rf"lacks 1 of {at + 1} releases"):
+        with pytest.raises(StateError, match=rf"lacks 1 of {kill.at + 1} releases"):
             log_in(folder)
         path.write_bytes(now)
-    assert at > 3
+    assert kill.at > 3
 
 
 @pytest.mark.usefixtures("spent")
