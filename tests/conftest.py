@@ -63,10 +63,13 @@ WAITED: list[float] = []
 FIXTURES: dict[str, float] = {}
 """Seconds of the shared fixtures that a function uses."""
 # Seconds that a function's cases may take in `make test`, and in `make check`.
-QUICK, SLOW = 0.5, 8.0
+QUICK, SLOW = 0.5, 5.0
+# Lies, formulas, bits, words and the house: these may take up to `LONGER` seconds there.
+PROMISES = ("adversary/", "conformance/", "docs/", "golden/", "oracles/", "privacy/", "test_house")
+LONGER = 8.0
 if os.environ.get("VERGENCE_MARKS") == "written":
     # Mutants name the tests that notice them, however long these take.
-    QUICK = SLOW = float("inf")
+    QUICK = SLOW = LONGER = float("inf")
 # The first of many cases stays in `make test` where a case takes no longer than this.
 CASE = 0.4
 
@@ -74,7 +77,8 @@ CASE = 0.4
 def tier(name: str) -> str:
     """Return the mark of a function by the seconds that it takes; empty: it is quick."""
     took = SECONDS.get(name, 0.0)
-    return "nightly" if took > SLOW else "slow" if took > QUICK else ""
+    longest = LONGER if name.removeprefix("tests/").startswith(PROMISES) else SLOW
+    return "nightly" if took > longest else "slow" if took > QUICK else ""
 
 
 def pytest_ignore_collect(collection_path, config):
