@@ -12,6 +12,8 @@ from vergence.deployment import client_registry
 from vergence.deployment.client_registry import (
     LATER,
     MENDS,
+    NAMED,
+    ClientConnection,
     ClientGone,
     ClientRegistry,
     RequestQueue,
@@ -260,6 +262,27 @@ class SilentNodes(Nodes):
             await asyncio.sleep(0.01)
         self.waits -= 1
         raise ClientGone
+
+
+def test_of_many_missing_clients_few_lines_are_printed(keys):
+    """A hundred that come one after the other would have a hundred lines with twenty names each."""
+    names = tuple(f"c{number:03d}" for number in range(100))
+    registry, told = opened(Nodes({}), keys, names)
+
+    def come():
+        for number, name in enumerate(names):
+            with registry.changed:
+                registry.connections[name] = ClientConnection(number, "1", {})
+                registry.changed.notify_all()
+            time.sleep(0.002)
+
+    coming = threading.Timer(0.3, come)
+    coming.start()
+    assert len(registry.gather(100, 30.0)) == 100
+    coming.join()
+    # The first, and those in which all names of the missing are.
+    assert told[0].startswith("0 of 100 clients are here; missing: c000, c001,")
+    assert len(told) <= 1 + NAMED
 
 
 def greeted_beside(registry, silent):

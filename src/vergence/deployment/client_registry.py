@@ -38,8 +38,8 @@ MENDS = {
     "own code": " (the files below `code` of the server's folder)",
 }
 """Where a file that differs can be copied from, for the message to the operator."""
-NAMED = 20
-"""Largest number of missing clients that a line names."""
+NAMED, SELDOM = 20, 10.0
+"""Largest number of missing clients that a line names; seconds between two lines on more."""
 LOOK = 0.1
 """Seconds between two looks whether an absent client has connected."""
 GREETED = 16
@@ -451,6 +451,7 @@ class ClientRegistry:
             PartialRun: the clients and servers did not connect in time.
         """
         end, last_line = None if seconds is None else time.monotonic() + seconds, None
+        due = 0.0  # Until then no line is printed while many clients are missing.
         with self.changed:
             while True:
                 here = [client for client in self.clients if client in self.connections]
@@ -459,8 +460,10 @@ class ClientRegistry:
                 away = [name for name in self.expected if name not in self.connections]
                 missing = list_names([name for name in away if not self.revoked(name)], NAMED)
                 line = f"{len(here)} of {quorum} clients are here; missing: {missing}"
-                if line != last_line:
+                # A thousand clients that connect would have a line each, beside "is here".
+                if line != last_line and (len(away) <= NAMED or time.monotonic() > due):
                     self.tell(last_line := line, "waiting")
+                    due = time.monotonic() + SELDOM
                 if end is not None and time.monotonic() > end:
                     raise PartialRun(f"{line}; start them with `vergence deploy join`")
                 self.changed.wait(1.0)
