@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
 from pathlib import Path
@@ -80,18 +80,13 @@ def listen_address(address: str, listen: str = "") -> str:
             f"a server listens on {HERE} or on {EVERYWHERE}, not on '{listen}': it speaks with "
             f"itself over {HERE}; leave the rest to a firewall"
         )
-    if listen:
-        return listen
-    if host in (HERE, "localhost"):
-        return HERE
-    try:
-        is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        is_loopback = False
-    if is_loopback:
-        raise ConfigError(
-            f"'{address}' is of this machine alone, and no server listens there: give {HERE}"
-        )
+    if listen or host in (HERE, "localhost"):
+        return listen or HERE
+    with suppress(ValueError):  # a name is no number
+        if ipaddress.ip_address(host.strip("[]")).is_loopback:
+            raise ConfigError(
+                f"'{address}' is of this machine alone, and no server listens there: give {HERE}"
+            )
     return EVERYWHERE
 
 
@@ -154,8 +149,7 @@ def wait_for_server(
                 if context is None:
                     ask_without_tls(plain, address)
                 else:
-                    with context.wrap_socket(plain, server_hostname=host):
-                        pass
+                    context.wrap_socket(plain, server_hostname=host).close()
             return last_reason
         except ssl.SSLCertVerificationError as error:
             unfit = f"does not fit {root}: copy this client's folder from the server's again"
@@ -235,11 +229,10 @@ def reason_of(log: str) -> str:
     """Return why a node ended, according to the end of its log."""
     from vergence.deployment.transport.flower_processes import REFUSED
 
-    refused = log.rfind(REFUSED)
+    _, refused, reason = log.rpartition(REFUSED)
+    if refused:
+        return "the server does not let this node in: " + reason.partition("\n")[0]
     phrase = max(REASONS, key=log.rfind)
-    if refused >= 0:
-        reason = log[refused + len(REFUSED) :].partition("\n")[0]
-        return f"the server does not let this node in: {reason}"
     return REASONS[phrase] if phrase in log else f"the node ended ({line_of(log)})"
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vergence.core.files import make_durable_folder, write_whole
 from vergence.deployment import folders, own_code
 from vergence.deployment.diagnostics import host_and_port, listen_address
 from vergence.deployment.folders import (
@@ -346,7 +347,9 @@ def hand_out(folder: Path, table: Mapping[str, Any], code: Mapping[str, bytes]) 
     from vergence.results.write import write_toml
 
     write_toml(folder / EXPERIMENT, table)
-    own_code.write_code(code, folder)
+    for name, text in code.items():
+        make_durable_folder(folder / own_code.FOLDER)
+        write_whole(folder / name, text)
 
 
 def instructions(
@@ -399,26 +402,24 @@ class EndFolder:
         from vergence.deployment.keys import make_node_key
 
         self.folder.mkdir(parents=True, mode=0o700)
-        name = f"{self.side.client}.pub"
-        if keys is None:
-            make_node_key(self.folder / NODE, server / "keys" / name)
-        else:
-            shutil.copyfile(keys / name, server / "keys" / name)
+        public = server / "keys" / f"{self.side.client}.pub"
+        place_key(make_node_key, self.folder / NODE, public, keys)
         shutil.copy(server / "ca.crt", self.folder / "ca.crt")
         folders.write_settings(self.folder, self.side)
 
-    def box(self, public: Path, keys: Path | None) -> None:
-        """Write the node's public key for encryption to the file `public`.
 
-        If `keys` is None, the key pair is made, with the private key in the node's folder;
-        otherwise the public key is copied from `keys`.
-        """
-        from vergence.deployment.keys import BOX, make_box_key
+def place_key(
+    make: Callable[[Path, Path], None], private: Path, public: Path, keys: Path | None
+) -> None:
+    """Write a node's public key to the file `public`.
 
-        if keys is None:
-            make_box_key(self.folder / BOX, public)
-        else:
-            shutil.copyfile(keys / f"{self.side.client}.box", public)
+    If `keys` is None, `make` makes the key pair, with the private key in the file `private`;
+    otherwise the public key is copied from the folder `keys`.
+    """
+    if keys is None:
+        make(private, public)
+    else:
+        shutil.copyfile(keys / public.name, public)
 
 
 def copy_public_keys(ends: Sequence[EndFolder], whose: str, keys: Mapping[str, Path]) -> None:
@@ -437,12 +438,14 @@ def copy_public_keys(ends: Sequence[EndFolder], whose: str, keys: Mapping[str, P
 
 def exchange_box_keys(main: EndFolder, clients: Sequence[EndFolder], keys: Path | None) -> None:
     """Exchange the public keys for encryption between the main server and every client."""
-    peers = main.folder / "peers"
+    from vergence.deployment.keys import BOX, make_box_key
+
+    peers, public = main.folder / "peers", main.folder / f"{MAIN}.box"
     peers.mkdir(mode=0o700)
-    public = main.folder / "main.box"
-    main.box(public, keys)
+    place_key(make_box_key, main.folder / BOX, public, keys)
     for client in clients:
-        client.box(peers / f"{client.side.client}.box", keys)
+        own = peers / f"{client.side.client}.box"
+        place_key(make_box_key, client.folder / BOX, own, keys)
         shutil.copy(public, client.folder / "main.box")
     # This was a copy to hand out: the main server itself needs only the private half.
     public.unlink()
@@ -479,19 +482,15 @@ def refuse_names(silos: Mapping[str, Any]) -> None:
             name of Python code.
     """
     for lab, members in silos.items():
-        for name in members if isinstance(members, list | tuple) else ():
-            if not isinstance(name, str):
-                continue
-            fault = ""
-            if name == EVERYBODY:
-                fault = "stands for everybody in `vergence deploy join --people all`"
-            elif "," in name:
-                fault = "has a comma, which parts names in `vergence deploy join --people`"
-            elif name != name.strip():
-                fault = "begins or ends with a blank"
-            elif parse(name) is not None:
-                fault = "reads as the name of Python code"
-            if fault:
+        people = members if isinstance(members, list | tuple) else ()
+        for name in (name for name in people if isinstance(name, str)):
+            faults = {
+                "stands for everybody in `vergence deploy join --people all`": name == EVERYBODY,
+                "has a comma, which parts names in `vergence deploy join --people`": "," in name,
+                "begins or ends with a blank": name != name.strip(),
+                "reads as the name of Python code": parse(name) is not None,
+            }
+            if fault := next((fault for fault, holds in faults.items() if holds), ""):
                 raise ConfigError(
                     f"silos.{lab}: the person's name {name!r} {fault}; give them another name, in "
                     "the data and here"
@@ -526,19 +525,17 @@ def fit_to_deploy(experiment: Experiment, clients: Sequence[str], main: bool) ->
         )
     for method in deployable(experiment).methods.values():
         sums_for(experiment.plan, method, len(clients))
-    if not main:
-        return with_fixed_rounds(experiment)
-    if not any(method.served for method in experiment.methods.values()):
+    if main and not any(method.served for method in experiment.methods.values()):
         raise ConfigError(
             "--main-server: no method of this experiment cuts its network; leave it "
             "out, or use splitfed"
         )
     handing = [label for label, method in experiment.methods.items() if method.passes_layers_on]
-    if handing:
+    if main and handing:
         raise ConfigError(
             f"--main-server: method '{handing[0]}' hands clients' layers on by "
             "way of the main server, which must not have them"
         )
-    if MAIN in clients:
+    if main and MAIN in clients:
         raise ConfigError(f"a client cannot be called '{MAIN}' beside a main server")
     return with_fixed_rounds(experiment)

@@ -328,8 +328,7 @@ def stop(folder: Path, seconds: float = 20.0) -> bool:
             "DIR/clients/NAME"
         )
     try:
-        number = runner(folder)
-        if number is None:
+        if (number := runner(folder)) is None:
             return False
         ask_to_end(number)
     except PermissionError as error:

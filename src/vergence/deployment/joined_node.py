@@ -81,8 +81,7 @@ def deployable(experiment: Experiment) -> Experiment:
         method.check(task)
     if plan.privacy.solver is not None:
         refuse_own_prior(task)
-    policy = plan.privacy.aggregation
-    if policy is not None:
+    if (policy := plan.privacy.aggregation) is not None:
         for label, method in experiment.methods.items():
             if server_deals(method, plan.privacy):
                 raise ConfigError(
@@ -188,8 +187,11 @@ class JoinedNode:
             case "welcome":
                 tell(self.folder, f"the server knows this {self.role}", "welcome")
             case "refused":
-                line = f"the server refuses this {self.role}: {note['text'][:300]}"
-                tell(self.folder, line, "refused")
+                tell(
+                    self.folder,
+                    f"the server refuses this {self.role}: {note['text'][:300]}",
+                    "refused",
+                )
             case "bye":
                 tell(self.folder, "finished", "finished")
             case _:

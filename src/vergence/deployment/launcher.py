@@ -248,13 +248,19 @@ def start_link(
         FlowerControl,
     )
 
-    folder, extra = group.folder, {KEY: secrets.token_urlsafe(32), **SMALL_HEAP}
-    extra[LIMIT] = str(answer_bytes)
-    tls: list[Any] = ["--insecure"]
+    folder, key, tls = group.folder, secrets.token_urlsafe(32), ("--insecure",)
+    extra = {KEY: key, LIMIT: str(answer_bytes), **SMALL_HEAP}
     if root is not None:
         extra[KEYS] = str((folder / "keys").resolve())
-        tls = ["--ssl-certfile", folder / "server.pem", "--ssl-keyfile", folder / "server.key"]
-        tls += ["--ssl-ca-certfile", root, "--enable-supernode-auth"]
+        tls = (
+            "--ssl-certfile",
+            folder / "server.pem",
+            "--ssl-keyfile",
+            folder / "server.key",
+            "--ssl-ca-certfile",
+            root,
+            "--enable-supernode-auth",
+        )
     group.start(
         "link",
         PROCESSES,
@@ -270,7 +276,7 @@ def start_link(
         *tls,
         extra=extra,
     )
-    control = FlowerControl(f"127.0.0.1:{port}", root, extra[KEY])
+    control = FlowerControl(f"127.0.0.1:{port}", root, key)
     wait_for(control.answers, group, "link")
     return control
 
@@ -434,10 +440,8 @@ def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool)
     """Start a client's Flower process (SuperNode); `join` calls this."""
     from vergence.deployment.transport.flower_processes import SECRET_FILE
 
-    tls: list[Any] = ["--insecure"]
-    if not insecure:
-        tls = ["--root-certificates", group.folder / "ca.crt"]
-        tls += ["--auth-supernode-private-key", group.folder / "node"]
+    root, key = group.folder / "ca.crt", group.folder / "node"
+    tls = ("--root-certificates", root, "--auth-supernode-private-key", key)
     group.start(
         "node",
         PROCESSES,
@@ -452,7 +456,7 @@ def start_node(group: ProcessGroup, side: ClientSide, port: int, insecure: bool)
         "3",
         SECRET_FILE,
         group.secret,
-        *tls,
+        *(("--insecure",) if insecure else tls),
     )
 
 
@@ -511,8 +515,7 @@ def revoke(folder: Path, client: str) -> None:
 
 def status(folder: Path, out: Console, lines: int = 10) -> None:
     """Print the state of a folder: whether it is running, and its last events."""
-    kind = ServerSide if (folder / "server.pem").is_file() else ClientSide
-    folders.settings(folder, kind)
+    folders.settings(folder, ServerSide if (folder / "server.pem").is_file() else ClientSide)
     number = folders.runner(folder)
     out.print(
         f"{folder}: " + (f"running (process {number})" if number else "not running"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,13 +80,6 @@ def portable(experiment: Experiment) -> tuple[dict[str, Any], dict[str, bytes]]:
     return with_code_places(experiment.table, lambda place: moved.get(place, place)), files
 
 
-def write_code(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write Python files, given as name -> content, into one folder of a deployment."""
-    for name, text in files.items():
-        make_durable_folder(folder / FOLDER)
-        write_whole(folder / name, text)
-
-
 def digest(text: bytes) -> str:
     """Return the SHA-256 of a file's content, by which an operator accepts the file."""
     return hashlib.sha256(text).hexdigest()
@@ -129,8 +122,7 @@ def refuse_others(folder: Path, names: Sequence[str]) -> None:
     if not names and not home.exists():
         return
     # A link can lead to other bytes tomorrow than those whose digest the operator accepted today.
-    links = [path for path in (home, *map(folder.joinpath, names)) if path.is_symlink()]
-    if links:
+    if links := [path for path in (home, *map(folder.joinpath, names)) if path.is_symlink()]:
         raise ConfigError(
             f"{links[0]} is a link, and code must lie in {home} itself: copy it there"
         )
@@ -170,7 +162,9 @@ def accept(folder: Path, side: Side, digests: Sequence[str]) -> Side:
                 f"are: {_listing(folder, here) or 'none'}"
             )
     accepted = {name: sha for name, sha in here.items() if sha in digests}
-    remember_digests(accepted.values())
+    if new := {*accepted.values()} - digests_of_user():
+        make_durable_folder(_memory().parent)
+        write_whole(_memory(), "".join(f"{sha}\n" for sha in digests_of_user() | new).encode())
     # The folder's own list counts only for digests that this user accepted: whoever made the folder
     # could have written the list as well.
     mine = digests_of_user()
@@ -193,13 +187,6 @@ def digests_of_user() -> frozenset[str]:
     return frozenset(file.read_text(encoding="utf-8").split() if file.is_file() else ())
 
 
-def remember_digests(digests: Iterable[str]) -> None:
-    """Save accepted digests in the user's home folder, outside any deployment's folder."""
-    if new := {*digests} - digests_of_user():
-        make_durable_folder(_memory().parent)
-        write_whole(_memory(), "".join(f"{sha}\n" for sha in {*digests_of_user(), *new}).encode())
-
-
 def _memory() -> Path:
     return cache_folder() / "accepted-code.txt"
 
@@ -213,7 +200,5 @@ def combined_digest(files: Mapping[str, str]) -> str:
 
     A node sends this digest when the node connects; the server compares it with the server's own.
     """
-    if not files:
-        return "none"
     lines = "".join(f"{name} {sha}\n" for name, sha in sorted(files.items()))
-    return digest(lines.encode())
+    return digest(lines.encode()) if files else "none"
