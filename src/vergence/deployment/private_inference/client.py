@@ -188,9 +188,8 @@ def predict(folder: Path, file: Path, out: Path, patience: float = PATIENCE) -> 
         raise StateError(
             "the answer is no angle: a party sent something wrong, and nothing is told"
         )
-    rows = [["sample", "pitch_rad", "yaw_rad"]]
-    rows += [[i, *(f"{angle:.6f}" for angle in angles)] for i, angles in enumerate(answer.values)]
+    rows = ([i, *(f"{angle:.6f}" for angle in angles)] for i, angles in enumerate(answer.values))
     with saving(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, csv_of(rows).encode())
+        write_whole(out, csv_of([("sample", "pitch_rad", "yaw_rad"), *rows]).encode())
     return answer

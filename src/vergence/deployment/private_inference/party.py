@@ -110,9 +110,8 @@ class PredictionParty:
         """
         address = self.folder.addresses.parties[self.name]
         host, port = listen_address(address), host_and_port(address)[1]
-        left = (
-            self.agreement.images - self.ledger.next
-        )  # before a socket is open: it may be damaged
+        # Before a socket is open: it may be damaged.
+        left = self.agreement.images - self.ledger.next
         try:
             server = await asyncio.start_server(
                 self.handle_connection,
@@ -245,10 +244,11 @@ class PredictionParty:
                 await asyncio.wait({work})  # before another question begins
                 raise StateError(f"{line.who} left, or spoke too much")
             await line.send(DATA, work.result().tobytes())
-            question = f"{terms.images} images from {terms.start} for '{terms.client}'"
-            seconds = time.perf_counter() - begun
-            cost = f"{self.sent:,} bytes in {plural(self.rounds, 'round')} to the others"
-            note(f"answered: {question}, {seconds:.2f} s, {cost}")
+            note(
+                f"answered: {terms.images} images from {terms.start} for '{terms.client}', "
+                f"{time.perf_counter() - begun:.2f} s, {self.sent:,} bytes in "
+                f"{plural(self.rounds, 'round')} to the others"
+            )
 
     async def compute_with_others(self, terms: Terms, x: Words, side_inputs: Words) -> Words:
         """Connect to the other parties, and return this party's share of the outputs.
@@ -286,8 +286,7 @@ class PredictionParty:
             lines[party] = await self.wait_for_party(party, terms)
         # All parties are connected before the first number is sent: a question that fails earlier
         # uses up no material.
-        ready = [self.exchange_ready(line) for line in lines.values()]
-        await asyncio.gather(*ready)
+        await asyncio.gather(*(self.exchange_ready(line) for line in lines.values()))
 
     async def exchange_ready(self, line: Line) -> None:
         """Tell another party that this one is ready, and wait until the other is ready, too."""
@@ -396,9 +395,5 @@ def serve(folder: Path, patience: float = PATIENCE) -> None:
     Raises:
         StateError: the folder cannot be used, or another process runs it.
     """
-
-    async def main() -> None:
-        await PredictionParty(folder, patience).serve()
-
     with running(folder), suppress(KeyboardInterrupt):
-        asyncio.run(main())
+        asyncio.run(PredictionParty(folder, patience).serve())

@@ -185,7 +185,10 @@ def share_network(
         for name, folder in (folders | of_clients).items():
             write_whole(folder / AGREEMENT, agreed)
             write_addresses(folder, name, parties)
-        write_weights(weights, list(folders.values()))
+        shares = deal_weights(weights, len(folders))
+        for folder, own in zip(folders.values(), shares, strict=True):
+            np.savez(folder / WEIGHTS, allow_pickle=False, **own)
+            (folder / WEIGHTS).chmod(0o600)
         dealt = deal_all(public, weights, folders, images)
         (out / "README.txt").write_text(SAID, encoding="utf-8", newline="\n")
     return dealt
@@ -230,13 +233,6 @@ def deal_weights(weights: Mapping[str, Words], parties: int) -> list[dict[str, W
     """Split all parameters into additive shares; return one set of shares per party."""
     split = {name: make_shares(words, parties) for name, words in weights.items()}
     return [{name: each[i] for name, each in split.items()} for i in range(parties)]
-
-
-def write_weights(weights: Mapping[str, Words], folders: Sequence[Path]) -> None:
-    """Write each party's shares of all parameters into its folder."""
-    for folder, mine in zip(folders, deal_weights(weights, len(folders)), strict=True):
-        np.savez(folder / WEIGHTS, allow_pickle=False, **mine)
-        (folder / WEIGHTS).chmod(0o600)
 
 
 def exchange_keys(parties: Mapping[str, Path], clients: Mapping[str, Path]) -> None:
