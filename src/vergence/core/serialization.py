@@ -223,6 +223,11 @@ def printable(untrusted: object) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
+def described(error: Exception) -> str:
+    """Return class and text of an error that may quote untrusted bytes, as one printable line."""
+    return printable(f"{type(error).__name__}: {error}")
+
+
 def read_header(data: bytes) -> JsonObject:
     """Return the parsed JSON text in the header of safetensors bytes."""
     size = int.from_bytes(data[:8], "little")

@@ -22,7 +22,14 @@ from vergence.core.aggregation import Sum
 from vergence.core.files import Unsaved, make_durable_folder, open_for_append, saving, write_whole
 from vergence.core.method import Method
 from vergence.core.naming import plural
-from vergence.core.serialization import UNREADABLE, digest, printable, quick_digest, unpack
+from vergence.core.serialization import (
+    UNREADABLE,
+    described,
+    digest,
+    printable,
+    quick_digest,
+    unpack,
+)
 from vergence.deployment.client_ledger import ClientLedger, check_plan
 from vergence.deployment.protocol import (
     ClientRequest,
@@ -302,9 +309,8 @@ class ClientNode:
         is deleted. A delayed request is safe, too: it names the state that was valid in its own
         round.
         """
-        now, counts = self._run_part(request.stamp), -2.0
-        if request.file is not None:
-            counts = self._run_part(request.file.removeprefix(self._prefix))
+        now, file = self._run_part(request.stamp), request.file
+        counts = -2.0 if file is None else self._run_part(file.removeprefix(self._prefix))
         if request.kind != "turn" or not self.every or now is None or counts is None:
             return []
         since = now - now % self.every if 0 <= now < math.inf else now
@@ -330,8 +336,7 @@ class ClientNode:
         The number is -1 for the setup and infinity for the finish; None for any other stamp.
         """
         word = stamp.partition(".")[0]
-        parts = {"setup": -1.0, "finish": math.inf}
-        return float(word) if word.isdecimal() else parts.get(word)
+        return float(word) if word.isdecimal() else {"setup": -1.0, "finish": math.inf}.get(word)
 
     def _states_to_drop(self, request: ClientRequest) -> list[Path]:
         """Check every verb (kind of message) and file in a request; return the files to delete.
@@ -340,12 +345,10 @@ class ClientNode:
             StateError: the sender may not use a verb or a file that the request names.
         """
         verbs = self.runner.worker.method.exposure
-        unknown = request.kind == "turn" and any(
-            message.verb not in verbs for message in (request.message, *request.then)
-        )
-        if unknown:
+        asked = [message.verb for message in (request.message, *request.then)]
+        if request.kind == "turn" and not set(asked) <= verbs.keys():
             raise StateError(f"this request asks '{self.client}' for nothing that can be done")
-        for word in (request.kind, *(message.verb for message in (request.message, *request.then))):
+        for word in (request.kind, *asked):
             # In split learning with a main server, each of the two askers lacks the other's rights:
             # without this check one could ask for the clients' data or layers all the same.
             if word in self.channel.barred:
@@ -376,8 +379,7 @@ class ClientNode:
             note, body = self._carry_out(request)
             return framed({"to": key, **note}, body)
         except (OSError, *UNREADABLE) as error:
-            said = printable(f"{type(error).__name__}: {error}")
-            raise StateError(f"this request cannot be carried out ({said})") from error
+            raise StateError(f"this request cannot be carried out ({described(error)})") from error
 
     def _take_turns(self, request: ClientRequest) -> Iterator[tuple[Mapping[str, Any], bytes]]:
         """Handle the messages of a request in order, and yield header and body of each answer.
@@ -400,7 +402,10 @@ class ClientNode:
         if request.kind == "digest":
             return {"sha": digest(self._state_path(str(request.file)).read_bytes())}, b""
         if request.kind == "say":
-            return {}, self._answer_sum_message(request)
+            if self.sum_client is None or request.sum_message is None:
+                raise StateError(f"'{self.client}' takes no part in sums")
+            facts = request.message.facts
+            return {}, self.sum_client.answer(request.stamp, facts, request.sum_message)
         task = ClientTask(self.client, request.message, request.file)
         kind = "evaluate" if request.kind == "evaluate" else "turn"
         batch = TaskBatch(
@@ -423,9 +428,3 @@ class ClientNode:
             return vars(result), b""
         known = {name: mask for name, mask in before.known_masks.items() if name in request.known}
         return vars(result), b"" if sealed is None else encode(sealed, known)
-
-    def _answer_sum_message(self, request: ClientRequest) -> bytes:
-        """Answer a protocol message of the secure sum that gets the last turn's reply."""
-        if self.sum_client is None or request.sum_message is None:
-            raise StateError(f"'{self.client}' takes no part in sums")
-        return self.sum_client.answer(request.stamp, request.message.facts, request.sum_message)

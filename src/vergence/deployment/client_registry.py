@@ -185,11 +185,11 @@ def changed_data(had: int, facts: Mapping[str, Any]) -> str:
             connected then.
         facts: facts that the client sent when it connected now.
     """
-    if had in (0, facts.get("train", had)):
-        return ""
     return (
-        f"it has {facts['train']} training samples, and had {had} when the run began: restore its "
-        "data, or start a new deployment"
+        ""
+        if had in (0, facts.get("train", had))
+        else f"it has {facts['train']} training samples, and had {had} when the run began: restore "
+        "its data, or start a new deployment"
     )
 
 
@@ -337,8 +337,10 @@ class ClientRegistry:
             self.silent.add(node)
             if there():
                 self.greeted.pop(node, None)  # so that it is greeted again
-            why = str(error) or "it went before it answered"
-            self.tell(f"node {node} did not say who it is ({why})", "greeting")
+            self.tell(
+                f"node {node} did not say who it is ({str(error) or 'it went before it answered'})",
+                "greeting",
+            )
             return
         self.silent.discard(node)
         try:
@@ -360,14 +362,11 @@ class ClientRegistry:
                 self.changed.notify_all()
         event, line = ("refused", f"refused: {reason}") if reason else ("here", "is here")
         self.tell(f"'{client}' {line}", event, client=client)
-        if not self.informs:
-            return
-        try:
-            kind = "refused" if reason else "welcome"
-            await self.wire.send(node, request(kind, {"text": reason}), 10, there)
-        except Exception:
+        if self.informs:
             # The message is a courtesy: a node that does not take it changes nothing.
-            return
+            with suppress(Exception):
+                kind = "refused" if reason else "welcome"
+                await self.wire.send(node, request(kind, {"text": reason}), 10, there)
 
     def verified(
         self, asked: bytes, outer: Mapping[str, Any], inner: bytes
@@ -434,9 +433,8 @@ class ClientRegistry:
         if name not in (None, client):
             return f"its node is registered as {excerpt(name)}: use one name for both"
         connection = self.connections.get(client)
-        if connection is not None and connection.node != node:
-            return "another node is connected under this name: stop one of them"
-        return ""
+        twice = connection is not None and connection.node != node
+        return "another node is connected under this name: stop one of them" if twice else ""
 
     def gather(self, quorum: int, seconds: float | None = None) -> dict[str, Mapping[str, Any]]:
         """Wait until enough clients and all nodes in `servers` are connected.
@@ -572,11 +570,10 @@ class ClientRegistry:
         if not self.informs:
             return
         # Each ends after 10 seconds, whatever its client does.
-        sent = [
+        wait(
             in_background(self.wire.send(connection.node, request("bye", {}), 10.0))
             for connection in list(self.connections.values())
-        ]
-        wait(sent)
+        )
 
     async def _connection(self, client: str, seconds: float) -> ClientConnection:
         end = time.monotonic() + seconds

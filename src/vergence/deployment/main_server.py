@@ -26,7 +26,7 @@ from vergence.core.messages import Message, SealedReply
 from vergence.core.method import Exposure
 from vergence.core.naming import plural
 from vergence.core.params import Params
-from vergence.core.serialization import UNREADABLE, pack, printable, unpack
+from vergence.core.serialization import UNREADABLE, described, pack, printable, unpack
 from vergence.core.tags import tagged
 from vergence.deployment.protocol import WORDS, default_limit, framed, is_file_of, unframed
 from vergence.deployment.remote_clients import ClientLost, RemoteClients
@@ -202,8 +202,7 @@ class MainServer:
             talk.receive(number, ClientLost(printable(note["lost"])) if note["lost"] else body)
             return talk.message_after(number) if number <= talk.last_number else talk.last_message
         except UNREADABLE as error:
-            fault = printable(f"{type(error).__name__}: {error}")
-            raise StateError(f"this is no request to a main server ({fault})") from error
+            raise StateError(f"this is no request to a main server ({described(error)})") from error
 
     def _begin(self, asked: SessionRequest) -> SplitSession:
         """Return the session of a request; begin it if it is new.
@@ -215,8 +214,7 @@ class MainServer:
                 return self.sessions[asked.session]
             talk = self.sessions[asked.session] = SplitSession()
             for client in asked.clients:
-                before = self.session_of.get(client)
-                if before is not None:
+                if (before := self.session_of.get(client)) is not None:
                     before.answers.put(ClientLost("the aggregator began anew"))
                 self.session_of[client] = talk
             under_way = list(self.session_of.values())
@@ -252,8 +250,10 @@ class MainServer:
         self.here.session = talk
         try:
             message = Message(SERVE, self.remote.shapes, round=asked.round)
-            pairs = zip(asked.clients, asked.files, strict=True)
-            tasks = [ClientTask(client, message, file) for client, file in pairs]
+            tasks = [
+                ClientTask(client, message, file)
+                for client, file in zip(asked.clients, asked.files, strict=True)
+            ]
             batch = TaskBatch(
                 "serve", tasks, [len(tasks)], stamp=asked.stamp, progress=asked.progress
             )
@@ -266,7 +266,7 @@ class MainServer:
             talk.send(note, b"" if server_copy is None else encode(server_copy, {}))
         except Exception as error:
             # Raised in a thread, it would be seen by nobody, and the aggregator would wait.
-            talk.send({"failed": printable(f"{type(error).__name__}: {error}")})
+            talk.send({"failed": described(error)})
 
 
 def unencrypted(_client: str, data: bytes, _asked: bytes = b"") -> bytes:
@@ -310,8 +310,9 @@ class SessionRelay:
         except ClientLost as lost:
             raise PartialRun(f"the main server is lost: {lost}") from None
         except UNREADABLE as error:
-            why = printable(f"{type(error).__name__}: {error}")
-            raise PartialRun(f"the main server answers what cannot be ({why})") from error
+            raise PartialRun(
+                f"the main server answers what cannot be ({described(error)})"
+            ) from error
         raise PartialRun(f"the main server forgot {TRIES} times whom it served")
 
     def _relay_session(
@@ -396,8 +397,7 @@ class SessionRelay:
         )
         metrics = tuple(server_copy.metrics)[:WORDS]
         exposed = Exposure("aggregate", tuple(batch.templates), metrics=metrics)
-        reason = fault(server_copy, tasks[0].message.round, batch.templates, exposed)
-        if reason is not None:
+        if reason := fault(server_copy, tasks[0].message.round, batch.templates, exposed):
             raise ValueError(reason)
         return results, server_copy
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from vergence.core.method import Method
 from vergence.core.params import Params
-from vergence.core.serialization import UNREADABLE, pack, printable, quick_digest, unpack
+from vergence.core.serialization import UNREADABLE, described, pack, printable, quick_digest, unpack
 from vergence.deployment.protocol import LIMIT_SLACK, ClientRequest, framed, is_well_formed
 from vergence.deployment.secure_sum_client import MarkedContributions
 from vergence.engine.secure_sum_attempts import PartyIdentity, SumRequest
@@ -51,12 +51,12 @@ class SecureSumAggregator:
         trees: Mapping[str, Params],
     ) -> None:
         self.name, self.sums, self.identity = name, sums, identity
-        self.spent, self.lock = (
-            MarkedContributions(folder, identity.mark),
-            threading.Lock(),
-        )
-        forms = {verb: sums.form(method, verb, trees) for verb in method.exposure}
-        self.forms = {verb: form for verb, form in forms.items() if form is not None}
+        self.spent, self.lock = MarkedContributions(folder, identity.mark), threading.Lock()
+        self.forms = {
+            verb: form
+            for verb in method.exposure
+            if (form := sums.form(method, verb, trees)) is not None
+        }
         most = max((form.words for form in self.forms.values()), default=0)
         self.limit = 8 * most * (1 + sums.people) + LIMIT_SLACK
         self.attempt: Aggregator | None = None
@@ -93,10 +93,9 @@ class SecureSumAggregator:
         try:
             terms = self._terms(request.message.facts)
             if isinstance(message, Invitation):
-                sign = self.identity.sign
-                assert sign is not None
+                assert self.identity.sign is not None
                 self.attempt = Aggregator(
-                    self.name, terms, sign, self.identity.register, self.spent
+                    self.name, terms, self.identity.sign, self.identity.register, self.spent
                 )
             if self.attempt is None or self.attempt.terms != terms:
                 raise StateError(
@@ -105,8 +104,7 @@ class SecureSumAggregator:
                 )
             return self.attempt.answer(message)
         except UNREADABLE as error:
-            fault = printable(f"{type(error).__name__}: {error}")
-            raise StateError(f"this is no message of a sum ({fault})") from error
+            raise StateError(f"this is no message of a sum ({described(error)})") from error
 
     def _terms(self, facts: Mapping[str, Any]) -> AdditiveParams:
         """Return the terms of an attempt from a message's facts.

@@ -128,10 +128,9 @@ class SecureSumClient:
     def _charge(self, question: SumQuestion) -> None:
         """Record what a contribution costs of this person's privacy budget, before it is sent."""
         level = self.sums.level
-        if self.book is None or self.user is None or level is None or not question.words:
-            return
-        entry = Release(question.request.partition(".")[0], question.request, level.noise, 1.0, 1)
-        self.book.charge(entry, self.user)
+        if self.book is not None and self.user is not None and level is not None and question.words:
+            mark = question.request
+            self.book.charge(Release(mark.partition(".")[0], mark, level.noise, 1.0, 1), self.user)
 
     def answer(self, stamp: str, facts: Mapping[str, Any], message: SumRequest) -> bytes:
         """Answer a message of an attempt at a sum; each message is answered only once.
@@ -163,8 +162,7 @@ class SecureSumClient:
         rest = (words, identity.sign, identity.register, self.spent)
         if isinstance(terms, PairwiseParams):
             return self._pairwise_step(PairwiseClient(self.client, terms, *rest), message)
-        answer: SumAnswer = Contributor(self.client, terms, *rest).answer(message)
-        return pack(answer)
+        return pack(Contributor(self.client, terms, *rest).answer(message))
 
     def _pairwise_step(self, client: PairwiseClient, message: SumRequest) -> bytes:
         """Take the next step of an attempt at a sum with pairwise masks; return the answer."""
@@ -203,9 +201,8 @@ class MarkedContributions(UsedContributions):
 
     def books(self, contribution: str) -> BookState:
         """Return how far this record is, for a contribution whose question was recorded."""
-        if self.mark is None:
-            return NO_BOOKS
-        return self.mark.books_at(self.folder, QUESTION.format(contribution))
+        name = QUESTION.format(contribution)
+        return NO_BOOKS if self.mark is None else self.mark.books_at(self.folder, name)
 
     def _known(self) -> dict[str, dict[str, Any]]:
         return parse_json(self.peers.read_bytes()) if self.peers.exists() else {}

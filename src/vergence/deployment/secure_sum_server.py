@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
+from itertools import islice
 from typing import Any, get_args
 
 from vergence.core.messages import Message
@@ -61,21 +63,16 @@ class SecureSumServer:
         assert form is not None  # a method that shows replies is refused before
         names = [result.client for result in results if result.status == "ok"]
 
-        def ask(
-            terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
-        ) -> Mapping[str, Any]:
-            return self._ask_all(batch, terms, asked)
-
         total = under_pads if self.sums.policy.name == "pairwise" else on_shares
+        ask = partial(self._ask_all, batch)
         opened = total(self.sums, form, first, names, self.identity, ask)
         # A client whose reply is not in the sum must go on from its old state, or its state would
         # hold training that the model never got.
         for client in opened.out:
             self.remote.drop_later(file_of(self.remote.runner.store.seed, client, batch.stamp))
-        rest, done = iter(results), []
-        for number, length in enumerate(batch.groups):
-            done.append((number, GroupResult([next(rest) for _ in range(length)], opened.sum)))
-        yield from with_opened_sum(done, opened)
+        rest = iter(results)
+        groups = [GroupResult([*islice(rest, length)], opened.sum) for length in batch.groups]
+        yield from with_opened_sum([*enumerate(groups)], opened)
 
     def _ask_all(
         self, batch: TaskBatch, terms: PairwiseParams | AdditiveParams, asked: Mapping[str, Any]
@@ -96,8 +93,11 @@ class SecureSumServer:
             for name, message in asked.items()
         }
         started = {name: self.remote.line.start(name, data) for name, data in requests.items()}
-        answers = {name: self._answer(started.pop(name), data) for name, data in requests.items()}
-        return {name: answer for name, answer in answers.items() if answer is not None}
+        return {
+            name: answer
+            for name, data in requests.items()
+            if (answer := self._answer(started.pop(name), data)) is not None
+        }
 
     def _answer(self, started: Future[bytes], request: bytes) -> SumAnswer | None:
         """Wait for a node's answer to a request; return it, or None if there is no valid answer."""
@@ -112,7 +112,6 @@ class SecureSumServer:
             # Only the operator can leave out the person whose folder was put back.
             if str(error).startswith("books: "):
                 self.remote.tell(str(error), "refused")
-            return None
         except (StateError, *UNREADABLE):
             return None
         return None

@@ -459,12 +459,10 @@ class FlowerControl:
         """Return whether the link answers."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
-        try:
-            with busy_if_silent():
-                self.client.ListNodes(ListNodesRequest())
-        except LinkBusy:
-            return False
-        return True
+        with suppress(LinkBusy), busy_if_silent():
+            self.client.ListNodes(ListNodesRequest())
+            return True
+        return False
 
     def start(self) -> int:
         """Start the run; return its number."""
@@ -503,7 +501,4 @@ def begin(parent: int) -> None:
 
 if __name__ == "__main__":
     begin(int(sys.argv[2]))
-    if sys.argv[1] == "link":
-        link(sys.argv[3:])
-    else:
-        node(sys.argv[3:])
+    (link if sys.argv[1] == "link" else node)(sys.argv[3:])
