@@ -1,13 +1,11 @@
 """Requests over Flower's grid: bytes in its records, and answers that a notice tells of."""
 
 import asyncio
-import json
 import os
 import threading
 import time
 from types import SimpleNamespace
 
-import httpx
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'deploy'")
@@ -16,7 +14,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.lines import Grid
-from vergence.deployment.launcher import state_of_run
 from vergence.deployment.remote_clients import ClientLost
 from vergence.deployment.transport import flower, flower_processes
 from vergence.deployment.transport.flower import SHORT, GridTransport, packed, unpacked
@@ -276,17 +273,3 @@ def test_code_of_another_server_is_refused(monkeypatch):
     assert own_code(lambda *_: ours, "hash", 1) is ours
     with pytest.raises(RuntimeError, match="the server sent code of its own: refused"):
         own_code(lambda *_: theirs, "hash", 1)
-
-
-def test_the_operator_is_told_of_a_link_that_does_not_answer(tmp_path):
-    """It may be stopped or hang, and lives: no process ends, and no round does either."""
-
-    class Control:
-        def state(self, run):
-            with flower_processes.busy_if_silent():
-                raise httpx.ReadTimeout("nothing came")
-
-    assert state_of_run(tmp_path, Control(), {}, 1) == ("", "")
-    (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
-    assert event["level"] == "warning"
-    assert "the link does not answer (ReadTimeout)" in event["text"]

@@ -293,7 +293,12 @@ class ClientRegistry:
                 nodes = self.wire.nodes()
             except Exception as error:
                 # A link that is busy must not end the watch: it is asked again a second later.
-                self.tell(f"the link does not answer ({type(error).__name__})", "link")
+                self.tell(
+                    f"the link does not answer ({type(error).__name__}): many clients keep it "
+                    "busy, or it hangs; if this goes on, end `vergence deploy serve` and start it "
+                    "again, which continues the run",
+                    "link",
+                )
                 continue
             # Always this table, from which greetings that fail remove their entries meanwhile.
             for node in [*(set(self.greeted) - set(nodes)), *self._remove_gone(nodes)]:

@@ -210,19 +210,12 @@ def state_of_run(
     """Have revoked keys refused; return the run's state and its details, both "" if not known."""
     from vergence.deployment.transport.flower_processes import LinkBusy
 
-    try:
+    # A thousand clients that connect keep the link busy: it is asked again. The run, which asks it,
+    # too, tells the operator.
+    with suppress(LinkBusy):
         expel_revoked(folder, control, admitted)
         return control.state(run)
-    # A thousand clients that connect keep the link busy: it is asked again. The operator has to
-    # know, as a link that hangs does not end by itself.
-    except LinkBusy as busy:
-        folders.tell(
-            folder,
-            f"the link does not answer ({busy}): it is busy with many clients or hangs; where this "
-            "goes on, end this command and start it again, which continues the run",
-            "warning",
-        )
-        return "", ""
+    return "", ""
 
 
 # Messages pass through dozens of the link's threads. Each would keep freed memory of its own for
