@@ -113,7 +113,9 @@ def pytest_collection_modifyitems(config, items):
     yield  # pytest takes out what was not asked for
     for item in items:
         name = dict(item.user_properties)["group"]
-        files[item.path] += SECONDS.get(name, 0.0) / cases[name]
+        # A slow test that was never measured, as where no browser is, may take long.
+        unknown = SLOW if item.get_closest_marker("slow") else 0.0
+        files[item.path] += SECONDS.get(name, unknown) / cases[name]
     if hasattr(config, "workerinput"):
         # A long file that begins last leaves the other processes idle.
         items.sort(key=lambda item: -files[item.path])
