@@ -49,6 +49,10 @@ NAMED_SHARE = re.compile(
     re.IGNORECASE,
 )
 """A metric's name that says that its values are shares, from 0 to 1 (or percent)."""
+TARGETS_FIRST = re.compile(
+    "(y_?)?(true|target|label|ground_?truth|gt)s?(_.*)?|reference", re.IGNORECASE
+)
+"""A name of a function's first argument that says that it is the targets."""
 SIZE = re.compile("must match the size|must have size|to match target batch_size")
 """Words in an error of torch that mean: outputs and targets differ in shape."""
 
@@ -120,7 +124,21 @@ def _check_functions(loss: LossFunction, metrics: Mapping[str, Metric]) -> None:
                 f"torch.nn.functional.mse_loss or nn.MSELoss(); got {function!r}"
                 f"{f': write nn.{function.__name__}()' if isinstance(function, type) else ''}"
             )
-        check_call(function, 2, f"task_from: {what} must be a function of (outputs, targets)")
+        names = check_call(
+            function, 2, f"task_from: {what} must be a function of (outputs, targets)"
+        )
+        # Scikit-learn's R2 of swapped arguments is a number too, and another one.
+        if TARGETS_FIRST.fullmatch("".join(names[:1])):
+            raise ConfigError(
+                f"task_from: {what} takes targets before outputs, and gets (outputs, targets): "
+                "write lambda outputs, targets: ...(targets, outputs)"
+            )
+        trainable = dict(function.named_parameters()) if isinstance(function, nn.Module) else {}
+        if any(each.requires_grad for each in trainable.values()):
+            raise ConfigError(
+                f"task_from: {what} has parameters ({', '.join(trainable)}), which no run trains: "
+                "make them part of the network, and let it return what the loss needs"
+            )
     if "score" in metrics:
         raise ConfigError(
             "task_from: 'score' is the number in [0, 1] that methods steer by, which follows from "
@@ -517,6 +535,8 @@ def _explained(what: str, columns: Mapping[str, Tensor]) -> Iterator[None]:
         mend = (
             ": give the network an output for each class, or take a loss of one output"
             if "class probabilities" in reason
+            else _as_type(": give class numbers", whole[0], "int64")
+            if "to be Long" in reason
             else _as_type(": give floating-point numbers", whole[0], "float32")
             + ", if it takes (outputs, targets) in this order" * (what == "the loss")
         )

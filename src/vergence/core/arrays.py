@@ -30,6 +30,10 @@ PARTS = ("train", "val", "test")
 SHARES = (0.6, 0.2, 0.2)
 FEWEST = 3
 """Smallest number of samples per person: one each for training, validation and test."""
+KEPT_TYPES = (torch.float32, torch.int64, torch.uint8, torch.bool)
+"""Types of columns; networks take few others."""
+# A float32 has 24 bits: a range of this share of the numbers' size has 170 steps.
+CLOSE, ROUNDING = 1e-5, 1e-12
 Columns = dict[str, Tensor]
 
 
@@ -186,8 +190,13 @@ def _names(count: int, who: str, names: Sequence[str]) -> Sequence[str]:
 def _tensor(column: object, where: str) -> Tensor:
     """Copy a column into a tensor of a type that networks take."""
     if isinstance(column, Tensor):
+        if column.layout is not torch.strided or column.is_nested or column.is_quantized:
+            raise DataError(f"{where} is a sparse, nested or quantized tensor: give a plain one")
         tensor = column.detach().cpu().clone()
     else:
+        # A masked entry holds a number that nobody measured, such as -9999.
+        if np.ma.is_masked(column):
+            column = np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan)
         array = getattr(column, "to_numpy", lambda: _array(column, where))()
         if array.dtype == object:
             array = _plain(array, where)
@@ -198,13 +207,36 @@ def _tensor(column: object, where: str) -> Tensor:
         # torch has few operations on unsigned integers wider than a byte.
         if array.dtype.kind == "u" and array.dtype.itemsize > 1:
             array = array.astype(np.int64)
-        tensor = torch.tensor(array)
+        # Nor has it `longdouble`, other machines' byte order, or steps backwards.
+        native = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+        tensor = torch.tensor(array.astype(native, order="C"))
     if tensor.is_complex() or not tensor.ndim:
         what = "complex numbers" if tensor.is_complex() else "a single number"
         raise DataError(f"{where} holds {what}: give an array of real numbers with a row a sample")
+    if tensor.dtype is torch.float64:
+        _refuse_close(tensor, where)
     if tensor.dtype in (torch.float64, torch.float16, torch.bfloat16):
         return tensor.float()
-    return tensor.long() if tensor.dtype in (torch.int8, torch.int16, torch.int32) else tensor
+    return tensor if tensor.dtype in KEPT_TYPES else tensor.long()
+
+
+def _refuse_close(column: Tensor, where: str) -> None:
+    """Refuse numbers that become equal in float32, such as a recording's Unix times in seconds.
+
+    Raises:
+        DataError: the numbers of a feature differ by less than `CLOSE` of their size, and by more
+            than the rounding errors of float64.
+    """
+    if len(column):
+        rows = column.reshape(len(column), -1)
+        low, high = rows.aminmax(dim=0)
+        size, differ = torch.maximum(low.abs(), high.abs()), high - low
+        for at in ((differ < CLOSE * size) & (differ > ROUNDING * size)).nonzero()[:, 0].tolist():
+            if (rows[:, at].float() != rows[:, at]).any():
+                raise DataError(
+                    f"{where} has numbers from {low[at].item()!r} to {high[at].item()!r}, whose "
+                    "differences float32 cannot hold: subtract the smallest one, as a clock's start"
+                )
 
 
 def _array(column: object, where: str) -> np.ndarray:
@@ -567,11 +599,11 @@ def _warn_of_sorted_rows(parts_of: Mapping[str, Mapping[str, Columns]]) -> None:
         new = [
             person
             for person, own in parts_of.items()
-            for whole in [torch.cat([own[part][name] for part in PARTS])]
+            for whole in [torch.cat([own[part][name] for part in PARTS]).long()]
             # A column with another value in every row counts rows, and names no classes.
             if 2 * len(whole.unique()) <= len(whole)
             and (whole.diff() >= 0).all()
-            and not torch.isin(own["test"][name], own["train"][name]).all()
+            and not torch.isin(own["test"][name].long(), own["train"][name].long()).all()
         ]
         if new:
             warnings.warn(

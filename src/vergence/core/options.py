@@ -284,23 +284,25 @@ def _check_names(
             raise TypeError(f"{name}() got an unexpected keyword argument '{key}'{near}")
 
 
-def check_call(function: Callable[..., object], arguments: int, what: str) -> None:
-    """Check that a user's function takes this number of arguments.
+def check_call(function: Callable[..., object], arguments: int, what: str) -> tuple[str, ...]:
+    """Check that a user's function takes this number of arguments, and return their names.
 
-    `what` says in the error how it is called.
+    `what` says in the error how it is called. There are no names if the function states none.
 
     Raises:
         ConfigError: it is no function, needs more arguments, or takes fewer.
     """
     try:
-        inspect.signature(function).bind(*[None] * arguments)
+        signature = inspect.signature(function)
+        signature.bind(*[None] * arguments)
     except TypeError as error:
         raise ConfigError(
             f"{what}; got {getattr(function, '__name__', repr(function))} ({error})"
         ) from None
     # A function of C need not say what it takes.
     except ValueError:
-        return
+        return ()
+    return tuple(signature.parameters)
 
 
 # Cached as records are made anew in every turn.

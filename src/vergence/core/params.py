@@ -68,7 +68,8 @@ class Layout:
 
         Raises:
             ConfigError: the module keeps running statistics, which must not be averaged; or it has
-                one parameter under two names; or a layer has no size yet.
+                one parameter under two names, or parameters of several types; or a layer has no
+                size yet.
         """
         for name, part in module.named_modules():
             if any(is_lazy(parameter) for parameter in part.parameters(recurse=False)):
@@ -97,6 +98,14 @@ class Layout:
                 "Register constants with persistent=False"
             )
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        kinds = {p.dtype: n for n, p in reversed(named)}
+        # In one vector all of them would silently have the type of the first.
+        if len(kinds) > 1 or any(kind.is_complex for kind in kinds):
+            texts = [f"'{n}' is {str(k).removeprefix('torch.')}" for k, n in kinds.items()]
+            raise ConfigError(
+                f"{type(module).__name__} has parameters of several types, or complex ones "
+                f"({', '.join(texts)}): give all of them one real type, as network.float()"
+            )
         return cls(tuple(n for n, _ in named), tuple(tuple(p.shape) for _, p in named))
 
 

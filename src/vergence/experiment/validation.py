@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from vergence.core.task import (
     StartingModel,
     Task,
     describe_output,
+    isolated_randomness,
     join_outputs,
     map_outputs,
 )
@@ -211,6 +213,7 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
             task.loss(output, batch)
             if ready.proxies is not None:
                 task.forward(module, ready.proxies.train.take(torch.arange(1)))
+            _refuse_memory(task, module, first.train)
         for part in (first.val, first.test):
             columns = {**part.columns, **part.banks}
             if lacking := [name for name in task.scored_columns if name not in columns]:
@@ -231,11 +234,51 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
                 f"the network returns {describe_output(returned[-1])}, the task takes a tensor "
                 f"({reason})"
             )
-        mend = next(text for words, text in MENDS.items() if words in reason)
-        raise ConfigError(f"{parts} do not fit together: {reason}; {mend} ({raw!r})") from error
+        raise ConfigError(
+            f"{parts} do not fit together: {reason}; {_mend(reason)} ({raw!r})"
+        ) from error
     task.check(ready)
     check_people(experiment, task, ready, module, output)
     return ready
+
+
+def _refuse_memory(task: Task, module: nn.Module, data: Samples) -> None:
+    """Refuse a network whose outputs depend on more than parameters and samples.
+
+    A worker gives all its people the same network in turn, so that what it saw of one person would
+    reach the outputs for the next one.
+
+    Raises:
+        ConfigError: the network gives two samples other outputs after it was in training mode.
+    """
+    rows, calls = torch.arange(len(data))[:2], list[tuple[Any, Any]]()
+    hook = module.register_forward_pre_hook(
+        lambda _, arguments, named: calls.append((arguments, named)), with_kwargs=True
+    )
+    before = task.forward(module, data.take(rows))
+    hook.remove()
+    start = {name: parameter.clone() for name, parameter in module.named_parameters()}
+    # Training may need more samples than two, and is tried in earnest later.
+    with isolated_randomness(), suppress(Exception):
+        for arguments, named in calls:
+            module.train()(*arguments, **named)
+    # Running statistics of BatchNorm are parameters here, and a run looks after them.
+    for name, parameter in module.eval().named_parameters():
+        parameter.copy_(start[name])
+    alike: list[bool] = []
+
+    def compare(one: Tensor, other: Tensor) -> Tensor:
+        alike.append(torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True))
+        return one
+
+    map_outputs(compare, before, task.forward(module, data.take(rows)))
+    if not all(alike):
+        raise ConfigError(
+            "the network answers the same samples differently the second time: it keeps what it "
+            "saw in a buffer or an attribute, which would pass from one person to the next, or "
+            "draws random numbers when it predicts, as F.dropout(x, p) does without "
+            "training=self.training"
+        )
 
 
 def without_column(
@@ -327,11 +370,22 @@ def check_people(
                 sampling_weights(splits.train, method.local, task)
         if (now := time.process_time()) < end:
             # There is no run folder yet, where a traceback could be written.
-            with report_user_errors(experiment, Path(), keep=False), naming(person):
-                _check_loss(task, module, splits.train)
-                # The metrics of a large test set may take much longer than the loss.
-                if now + (time.process_time() - now) * len(splits.test) < end:
-                    _check_metrics(task, module, splits)
+            try:
+                with report_user_errors(experiment, Path(), keep=False), naming(person):
+                    _check_loss(task, module, splits.train)
+                    # The metrics of a large test set may take much longer than the loss.
+                    if now + (time.process_time() - now) * len(splits.test) < end:
+                        _check_metrics(task, module, splits)
+            except VergenceError:
+                raise
+            # A loss of torch's own has no line of the user's code to name.
+            except Exception as error:
+                reason = first_line(error)
+                raise ConfigError(f"person {person!r}: {reason}; {_mend(reason)}") from error
+
+
+def _mend(reason: str) -> str:
+    return next(text for words, text in MENDS.items() if words in reason)
 
 
 def _check_targets(
@@ -385,7 +439,7 @@ def _check_targets(
 
 @torch.enable_grad()
 def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
-    """Raise an error if the loss is not one number with a gradient, or is finite for no sample."""
+    """Raise an error if the loss is no mean with a gradient, or is finite for no sample."""
     numbers = torch.arange(len(data))
     # The first samples come first: where all is well, they are enough. Two of them show a loss that
     # has a number for each sample.
@@ -404,6 +458,14 @@ def _check_loss(task: Task, module: nn.Module, data: Samples) -> None:
                 "and leave out what has no gradient, such as item(), numpy(), detach() and argmax"
             )
         if loss.isfinite():
+            batch = data.take(rows.repeat(2))
+            twice = task.loss(task.forward(module, batch), batch)
+            # People and batches differ in their numbers of samples.
+            if loss.any() and torch.isclose(twice, 2 * loss):
+                raise ConfigError(
+                    "the loss is a sum over samples, and would grow with their number: take the "
+                    "mean, as reduction='mean'"
+                )
             return
     raise DataError(
         "the loss of the untrained network is NaN or infinite for all training samples: look at "

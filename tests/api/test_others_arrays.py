@@ -1,0 +1,188 @@
+"""Arrays, networks, losses and metrics of others, whose numbers once went wrong without a word."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics import r2_score
+from torch import nn
+from torch.nn.functional import binary_cross_entropy, cross_entropy, dropout, mse_loss
+
+import vergence as vg
+
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(20, 4))
+Y = X[:, :1]
+
+
+def people(x=X, y=Y, **options):
+    own = {"x": x, "y": y}
+    return vg.Federation.from_arrays({"anna": own, "ben": own}, **options)
+
+
+def columns(**options):
+    return people(**options).people["anna"].train.columns
+
+
+def train(network, loss=mse_loss, x=X, y=Y, **options):
+    task = vg.task_from(network, loss)
+    options = {"workers": 1, "progress": False, "rounds": 1, **options}
+    return vg.train(vg.methods.FedAvg(), task, people(x, y), **options)
+
+
+def test_masked_entries_are_not_numbers():
+    masked = np.ma.masked_less(np.where(X > 1, -9999, X), -999)
+    with pytest.raises(vg.DataError, match="'x' is nan in row 1"):
+        people(x=masked)
+    read = columns(x=masked, missing=["x"])["x"].numpy()
+    assert np.array_equal(np.isnan(read), masked.mask[:12])
+    labels = np.ma.array([0, 1] * 10)
+    assert columns(y=labels)["y"].dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x: x.astype(">f8"),
+        lambda x: x[::-1].copy()[::-1],
+        lambda x: x.astype(np.longdouble),
+        np.asfortranarray,
+    ],
+)
+def test_arrays_of_other_programs_have_the_same_bits(form):
+    assert torch.equal(columns(x=form(X))["x"], columns()["x"])
+
+
+@pytest.mark.parametrize("kind", [">i2", np.uint16, "uint32"])
+def test_whole_numbers_of_any_width_become_int64(kind):
+    classes = np.arange(20) % 3
+    assert torch.equal(columns(y=classes.astype(kind))["y"], columns(y=classes)["y"])
+    wide = torch.tensor(classes.tolist(), dtype=torch.uint16)
+    assert columns(y=wide)["y"].dtype == torch.int64
+
+
+def test_a_clock_that_float32_would_stop_is_refused():
+    clock = 1.7e9 + np.arange(20)[:, None] * 0.004
+    with pytest.raises(vg.DataError, match=r"'x' has numbers from 1700000000\.0 .* float32"):
+        people(x=np.hstack([X, clock]))
+    frame = pd.DataFrame({"person": ["anna", "ben"] * 10, "t": clock[:, 0], "y": Y[:, 0]})
+    with pytest.raises(vg.DataError, match="float32"):
+        vg.Federation.from_frame(frame, columns={"x": "t", "y": "y"})
+    for harmless in (clock - clock[0], 1_000_000 + np.arange(20), np.full(20, 0.1) + 1e-17):
+        people(x=np.asarray(harmless, float))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.from_numpy(X).to_sparse(),
+        torch.nested.nested_tensor([torch.ones(n % 3 + 1) for n in range(20)], layout=torch.jagged),
+    ],
+)
+def test_tensors_of_other_kinds_are_refused(x):
+    with pytest.raises(vg.DataError, match="'x' is a sparse"):
+        people(x=x)
+
+
+def test_truths_are_labels():
+    seen = columns(y=Y[:, 0] > 0)["y"]
+    assert seen.tolist() == (Y[:12, 0] > 0).tolist()
+    with pytest.warns(UserWarning, match="sorted by 'y'"):
+        people(y=np.arange(20) > 16)
+    with pytest.raises(vg.ConfigError, match=r"y\.astype\('int64'\)"):
+        train(lambda: nn.Linear(4, 2), cross_entropy, y=Y[:, 0] > 0)
+
+
+def test_a_function_that_takes_targets_first_is_refused():
+    with pytest.raises(vg.ConfigError, match="'r2' takes targets before outputs"):
+        vg.task_from(lambda: nn.Linear(4, 1), mse_loss, {"r2": r2_score}, lower_is_better=False)
+    with pytest.raises(vg.ConfigError, match="loss takes targets before outputs"):
+        vg.task_from(lambda: nn.Linear(4, 1), lambda target, output: (output / target).mean())
+
+
+def test_a_loss_must_be_a_mean():
+    with pytest.raises(vg.ConfigError, match="the loss is a sum over samples"):
+        train(lambda: nn.Linear(4, 1), nn.MSELoss(reduction="sum"))
+
+
+class Uncertain(nn.Module):
+    """A loss with a parameter of its own, as of Kendall and others' weighting of tasks."""
+
+    def __init__(self):
+        super().__init__()
+        self.log_variance = nn.Parameter(torch.zeros(1))
+
+    def forward(self, outputs, targets):
+        return (mse_loss(outputs, targets) / self.log_variance.exp() + self.log_variance).mean()
+
+
+def test_parameters_of_a_loss_are_refused():
+    with pytest.raises(vg.ConfigError, match=r"parameters \(log_variance\), which no run trains"):
+        vg.task_from(lambda: nn.Linear(4, 1), Uncertain())
+
+
+def test_a_fault_of_torch_s_own_loss_is_one_line():
+    # The first sample alone gives an output that is a probability.
+    x = np.where(np.arange(20)[:, None], X, 0)
+    with pytest.raises(vg.ConfigError, match=r"'anna': .* between 0 and 1; end the network in"):
+        train(lambda: nn.Linear(4, 1, bias=False), binary_cross_entropy, x, np.float32(Y > 0))
+
+
+class Centred(nn.Module):
+    """Subtracts a running mean of its inputs; its buffer is no part of the state."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 1)
+        self.register_buffer("mean", torch.zeros(4), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.last(x - self.mean)
+
+
+class Counting(nn.Linear):
+    """Counts its batches in an attribute, and scales by it."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x) * (1 + 0.1 * self.calls)
+
+
+class Dropped(nn.Linear):
+    """Drops inputs when it predicts, too: the default of the function."""
+
+    def forward(self, x):
+        return super().forward(dropout(x, 0.5))
+
+
+@pytest.mark.parametrize("network", [Centred, lambda: Counting(4, 1), lambda: Dropped(4, 1)])
+def test_a_network_that_remembers_or_draws_is_refused(network):
+    with pytest.raises(vg.ConfigError, match="answers the same samples differently"):
+        train(network)
+
+
+def test_networks_that_only_train_with_noise_or_statistics_are_trained():
+    noisy = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 1))
+    for kind in (vg.average_batch_norm, vg.freeze_batch_norm):
+        run = train(lambda kind=kind: kind(nn.Sequential(*noisy)))
+        assert torch.equal(run.predict("anna", X), run.predict("anna", X))
+
+
+class TwoTypes(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.first = nn.Parameter(torch.full((4,), 1.2345678, dtype=kind))
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last((x * self.first.abs()).float())
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float64, torch.complex64])
+def test_parameters_of_several_types_are_refused(kind):
+    with pytest.raises(vg.ConfigError, match=f"'first' is {str(kind)[6:]}"):
+        vg.task_from(lambda: TwoTypes(kind), mse_loss)
