@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +28,7 @@ from vergence.core.files import (
 from vergence.core.naming import by_key, plural
 from vergence.core.serialization import digest
 from vergence.errors import StateError
-from vergence.privacy.dp.accounting import Charge, Ledger
+from vergence.privacy.dp.accounting import Charge, Ledger, ledger_of
 from vergence.privacy.dp.budget import Budget
 from vergence.privacy.folder_marks import state_folder, write_mark
 from vergence.privacy.keyed_noise import NoiseKey
@@ -201,12 +200,14 @@ def account(entries: list[Release]) -> Ledger:
     """
     # Infinite noise marks a release that tells nothing: it costs nothing.
     draws = by_key((entry.draw, entry) for entry in entries if math.isfinite(entry.noise))
-    alike: Counter[tuple[float, float]] = Counter()
-    for shared in draws.values():
-        noise = sum(entry.noise**-2 for entry in shared) ** -0.5 if len(shared) > 1 else None
-        first = shared[0]
-        alike[noise or first.noise, first.rate] += first.steps
-    return Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
+    return ledger_of(
+        (
+            sum(e.noise**-2 for e in shared) ** -0.5 if len(shared) > 1 else shared[0].noise,
+            shared[0].rate,
+            shared[0].steps,
+        )
+        for shared in draws.values()
+    )
 
 
 def _whole_lines(path: Path) -> bytes:
@@ -222,9 +223,8 @@ def noted(folder: Path) -> list[str]:
     The list is empty if the folder has no register; it may hold empty names.
     """
     register = folder.with_name(BOOKS)
-    if folder.name != FOLDER or not register.exists():
-        return []
-    return register.read_text(encoding="utf-8").split("\n")
+    listed = folder.name == FOLDER and register.exists()
+    return register.read_text(encoding="utf-8").split("\n") if listed else []
 
 
 def note(path: Path) -> None:
@@ -232,15 +232,14 @@ def note(path: Path) -> None:
 
     If the file is deleted later, the register shows it. Several processes may call this at once.
     """
-    if path.parent.name != FOLDER:
-        return
-    register = path.parent.with_name(BOOKS)
-    with register.open("ab") as file:
-        # The first line break keeps the name off a line that a dying process left unfinished.
-        file.write(f"\n{path.name}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
-    settle(register.parent)
+    if path.parent.name == FOLDER:
+        register = path.parent.with_name(BOOKS)
+        with register.open("ab") as file:
+            # The first line break keeps the name off a line that a dying process left unfinished.
+            file.write(f"\n{path.name}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        settle(register.parent)
 
 
 def refuse_missing(folder: Path) -> None:

@@ -5,13 +5,12 @@ Used in `engine` and `studies`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from vergence.privacy.dp.accounting import Charge, Ledger
+from vergence.privacy.dp.accounting import Ledger, ledger_of
 from vergence.privacy.hooks import ProtectedRun, Protection
 from vergence.privacy.release_log import ReleaseLog
 
@@ -106,14 +105,6 @@ class BudgetedProtection(BuiltInProtection):
 def charges_of(ledger: Ledger) -> Charges:
     """Return the charges of a ledger as plain numbers."""
     return tuple((c.noise, c.rate, c.steps) for c in ledger.charges)
-
-
-def ledger_of(charges: Iterable[tuple[float, float, int]]) -> Ledger:
-    """Return the ledger of charges from one run or several; equal noise and rate are one charge."""
-    alike: Counter[tuple[float, float]] = Counter()
-    for noise, rate, steps in charges:
-        alike[noise, rate] += steps
-    return Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
 
 
 def owner(path: Path) -> str:

@@ -37,10 +37,10 @@ from vergence.core.naming import by_key, plural
 from vergence.core.serialization import quick_digest
 from vergence.engine.participation import pooled_method
 from vergence.engine.plan import Plan
-from vergence.engine.protections.built_in import BudgetedProtection, Spending, ledger_of
+from vergence.engine.protections.built_in import BudgetedProtection, Spending
 from vergence.engine.protections.setup import protections
 from vergence.errors import StateError
-from vergence.privacy.dp.accounting import MOST, is_bounded, quick_epsilon
+from vergence.privacy.dp.accounting import MOST, is_bounded, ledger_of, quick_epsilon
 from vergence.privacy.folder_marks import VARIABLE, state_folder
 from vergence.privacy.hooks import ProtectedRun
 from vergence.privacy.release_log import FOLDER, secret_in

@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal, cast
@@ -71,6 +72,14 @@ class Ledger:
     def epsilon(self, delta: float, by: Accountant = "prv") -> float:
         """Epsilon of all charges together; 0 if nothing was spent."""
         return epsilon(self.charges, delta, by)
+
+
+def ledger_of(charges: Iterable[tuple[float, float, int]]) -> Ledger:
+    """Return the ledger of charges from one run or several; equal noise and rate are one charge."""
+    alike: Counter[tuple[float, float]] = Counter()
+    for noise, rate, steps in charges:
+        alike[noise, rate] += steps
+    return Ledger(tuple(Charge(*what, steps) for what, steps in sorted(alike.items())))
 
 
 def epsilon(charges: Sequence[Charge], delta: float, by: Accountant = "prv") -> float:

@@ -31,6 +31,7 @@ Used by `privacy.secure_aggregation.pairwise`.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cache
 from math import ceil, comb
@@ -84,14 +85,11 @@ def most_in_a_row(people: int, colluders: int, reach: int) -> int:
 
     With a probability of at most `UNSAFE` there are more somewhere on the ring.
     """
-    low, high = 0, min(reach, colluders)
-    while low < high:
-        middle = (low + high) // 2
-        if people * more_than(middle, people, colluders, reach) <= UNSAFE:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+
+    def is_safe(most: int) -> bool:
+        return people * more_than(most, people, colluders, reach) <= UNSAFE
+
+    return bisect_left(range(min(reach, colluders)), True, key=is_safe)
 
 
 def more_than(limit: int, people: int, marked: int, sample: int) -> float:
