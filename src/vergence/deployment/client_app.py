@@ -131,8 +131,9 @@ class AnsweringClient(JoinedNode):
         empty without a main server.
         """
         # Else the aggregator, which has the clients' layers, could ask for smashed data as well.
-        both = method.served and self.side.main
-        return [verb for verb, exposed in method.exposure.items() if both and exposed.raw]
+        if not (method.served and self.side.main):
+            return ()
+        return [verb for verb, exposed in method.exposure.items() if exposed.raw]
 
     def answer_main_server(self, note: Mapping[str, Any], body: bytes) -> bytes:
         """Carry out an encrypted request of the main server, and return the encrypted answer.

@@ -204,8 +204,9 @@ class ClientLedger:
 
     def _is_setup_or_finish(self, message: Message) -> bool:
         """Return whether a message belongs to the method's setup or finish, and to no round."""
-        setup = message.round == 0 and message.verb in self.method.setup_verbs
-        return setup or message.round == self.rounds  # finish: rounds are numbered from 0
+        if message.round == self.rounds:  # finish: rounds are numbered from 0
+            return True
+        return message.round == 0 and message.verb in self.method.setup_verbs
 
     def _check_part(self, request: ClientRequest, sums: Sequence[str]) -> None:
         """Refuse a turn whose stamp names another part of the run than its messages do.

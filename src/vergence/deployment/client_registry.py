@@ -185,11 +185,11 @@ def changed_data(had: int, facts: Mapping[str, Any]) -> str:
             connected then.
         facts: facts that the client sent when it connected now.
     """
+    if had in (0, facts.get("train", had)):
+        return ""
     return (
-        ""
-        if had in (0, facts.get("train", had))
-        else f"it has {facts['train']} training samples, and had {had} when the run began: restore "
-        "its data, or start a new deployment"
+        f"it has {facts['train']} training samples, and had {had} when the run began: restore its "
+        "data, or start a new deployment"
     )
 
 
@@ -342,10 +342,8 @@ class ClientRegistry:
             self.silent.add(node)
             if there():
                 self.greeted.pop(node, None)  # so that it is greeted again
-            self.tell(
-                f"node {node} did not say who it is ({str(error) or 'it went before it answered'})",
-                "greeting",
-            )
+            why = str(error) or "it went before it answered"
+            self.tell(f"node {node} did not say who it is ({why})", "greeting")
             return
         self.silent.discard(node)
         try:
@@ -438,8 +436,9 @@ class ClientRegistry:
         if name not in (None, client):
             return f"its node is registered as {excerpt(name)}: use one name for both"
         connection = self.connections.get(client)
-        twice = connection is not None and connection.node != node
-        return "another node is connected under this name: stop one of them" if twice else ""
+        if connection is not None and connection.node != node:
+            return "another node is connected under this name: stop one of them"
+        return ""
 
     def gather(self, quorum: int, seconds: float | None = None) -> dict[str, Mapping[str, Any]]:
         """Wait until enough clients and all nodes in `servers` are connected.

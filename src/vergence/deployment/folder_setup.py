@@ -482,15 +482,19 @@ def refuse_names(silos: Mapping[str, Any]) -> None:
             name of Python code.
     """
     for lab, members in silos.items():
-        people = members if isinstance(members, list | tuple) else ()
-        for name in (name for name in people if isinstance(name, str)):
-            faults = {
-                "stands for everybody in `vergence deploy join --people all`": name == EVERYBODY,
-                "has a comma, which parts names in `vergence deploy join --people`": "," in name,
-                "begins or ends with a blank": name != name.strip(),
-                "reads as the name of Python code": parse(name) is not None,
-            }
-            if fault := next((fault for fault, holds in faults.items() if holds), ""):
+        for name in members if isinstance(members, list | tuple) else ():
+            if not isinstance(name, str):
+                continue
+            fault = ""
+            if name == EVERYBODY:
+                fault = "stands for everybody in `vergence deploy join --people all`"
+            elif "," in name:
+                fault = "has a comma, which parts names in `vergence deploy join --people`"
+            elif name != name.strip():
+                fault = "begins or ends with a blank"
+            elif parse(name) is not None:
+                fault = "reads as the name of Python code"
+            if fault:
                 raise ConfigError(
                     f"silos.{lab}: the person's name {name!r} {fault}; give them another name, in "
                     "the data and here"

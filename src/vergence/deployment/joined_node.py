@@ -187,11 +187,8 @@ class JoinedNode:
             case "welcome":
                 tell(self.folder, f"the server knows this {self.role}", "welcome")
             case "refused":
-                tell(
-                    self.folder,
-                    f"the server refuses this {self.role}: {note['text'][:300]}",
-                    "refused",
-                )
+                line = f"the server refuses this {self.role}: {note['text'][:300]}"
+                tell(self.folder, line, "refused")
             case "bye":
                 tell(self.folder, "finished", "finished")
             case _:

@@ -268,10 +268,11 @@ def party_identity(
     Raises:
         StateError: a name has two keys.
     """
-    register = {
-        name: lambda data, signature, path=path: genuine(path, data, signature.decode())
-        for name, path in trusted_keys(folder).items()
-    }
+
+    def verifier(path: Path) -> Callable[[bytes, bytes], bool]:
+        return lambda data, signature: genuine(path, data, signature.decode())
+
+    register = {name: verifier(path) for name, path in trusted_keys(folder).items()}
     own = None if sign is None else lambda data: sign(data).encode()
     return PartyIdentity(f"{note['run']} {note['label']} {note['seed']}", register, own)
 

@@ -508,7 +508,8 @@ def revoke(folder: Path, client: str) -> None:
 
 def status(folder: Path, out: Console, lines: int = 10) -> None:
     """Print the state of a folder: whether it is running, and its last events."""
-    folders.settings(folder, ServerSide if (folder / "server.pem").is_file() else ClientSide)
+    kind = ServerSide if (folder / "server.pem").is_file() else ClientSide
+    folders.settings(folder, kind)
     number = folders.runner(folder)
     out.print(
         f"{folder}: " + (f"running (process {number})" if number else "not running"),

@@ -250,10 +250,8 @@ class MainServer:
         self.here.session = talk
         try:
             message = Message(SERVE, self.remote.shapes, round=asked.round)
-            tasks = [
-                ClientTask(client, message, file)
-                for client, file in zip(asked.clients, asked.files, strict=True)
-            ]
+            pairs = zip(asked.clients, asked.files, strict=True)
+            tasks = [ClientTask(client, message, file) for client, file in pairs]
             batch = TaskBatch(
                 "serve", tasks, [len(tasks)], stamp=asked.stamp, progress=asked.progress
             )
@@ -397,7 +395,8 @@ class SessionRelay:
         )
         metrics = tuple(server_copy.metrics)[:WORDS]
         exposed = Exposure("aggregate", tuple(batch.templates), metrics=metrics)
-        if reason := fault(server_copy, tasks[0].message.round, batch.templates, exposed):
+        reason = fault(server_copy, tasks[0].message.round, batch.templates, exposed)
+        if reason is not None:
             raise ValueError(reason)
         return results, server_copy
 

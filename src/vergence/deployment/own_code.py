@@ -200,5 +200,7 @@ def combined_digest(files: Mapping[str, str]) -> str:
 
     A node sends this digest when the node connects; the server compares it with the server's own.
     """
+    if not files:
+        return "none"
     lines = "".join(f"{name} {sha}\n" for name, sha in sorted(files.items()))
-    return digest(lines.encode()) if files else "none"
+    return digest(lines.encode())

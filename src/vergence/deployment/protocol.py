@@ -132,11 +132,10 @@ def sample_count_fault(count: object) -> str:
     """Return why a client's number of training samples is impossible; "" if it is possible."""
     # The number becomes the length of a tensor in `remote_people`: a negative or fractional one of
     # a single malicious client would stop the run for everybody. True is an int to Python.
-    whole = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_SAMPLES
+    if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_SAMPLES:
+        return ""
     return (
-        ""
-        if whole
-        else f"{printable(repr(count))[:40]} training samples, where a whole number from 0 to "
+        f"{printable(repr(count))[:40]} training samples, where a whole number from 0 to "
         f"{MOST_SAMPLES:,} is wanted"
     )
 

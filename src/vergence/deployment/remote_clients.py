@@ -208,11 +208,9 @@ class RemoteClients:
     def _session(
         self, batch: TaskBatch, tasks: Sequence[ClientTask]
     ) -> tuple[list[ClientResult], SealedReply | None]:
-        return (
-            ServerSession(self.sessions, batch, tasks).hold(batch.templates)
-            if self.relay is None
-            else self.relay.serve(self, batch, tasks)
-        )
+        if self.relay is not None:
+            return self.relay.serve(self, batch, tasks)
+        return ServerSession(self.sessions, batch, tasks).hold(batch.templates)
 
     def _ask_all(self, batch: TaskBatch) -> Iterator[tuple[int, GroupResult]]:
         """Send every client of a batch its request; yield each group of results once it is whole.
@@ -697,12 +695,13 @@ class RemoteSessions:
         step = replace(batch, kind="turn", stamp=f"{batch.stamp}.{number}")
         replies = self.remote.ask_turns("turn", asked, step, like, tuple(then))
         last_result, last_reply = replies[-1]
-        last_file = file_of(self.remote.runner.store.seed, task.client, batch.stamp)
+        seed = self.remote.runner.store.seed
+        of_session = file_of(seed, task.client, batch.stamp).removesuffix("safetensors")
         # States between the turns of one session are no checkpoint's: each may go once the next is
         # written. The state from before the session stays until the session counts.
         if (
             pointer
-            and pointer.file.startswith(last_file.removesuffix("safetensors"))
+            and pointer.file.startswith(of_session)
             and (last_result.filed or last_reply is None)
         ):
             self.remote.drop_later(pointer.file)

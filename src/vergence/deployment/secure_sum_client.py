@@ -128,9 +128,10 @@ class SecureSumClient:
     def _charge(self, question: SumQuestion) -> None:
         """Record what a contribution costs of this person's privacy budget, before it is sent."""
         level = self.sums.level
-        if self.book is not None and self.user is not None and level is not None and question.words:
-            mark = question.request
-            self.book.charge(Release(mark.partition(".")[0], mark, level.noise, 1.0, 1), self.user)
+        if self.book is None or self.user is None or level is None or not question.words:
+            return
+        entry = Release(question.request.partition(".")[0], question.request, level.noise, 1.0, 1)
+        self.book.charge(entry, self.user)
 
     def answer(self, stamp: str, facts: Mapping[str, Any], message: SumRequest) -> bytes:
         """Answer a message of an attempt at a sum; each message is answered only once.
@@ -201,8 +202,9 @@ class MarkedContributions(UsedContributions):
 
     def books(self, contribution: str) -> BookState:
         """Return how far this record is, for a contribution whose question was recorded."""
-        name = QUESTION.format(contribution)
-        return NO_BOOKS if self.mark is None else self.mark.books_at(self.folder, name)
+        if self.mark is None:
+            return NO_BOOKS
+        return self.mark.books_at(self.folder, QUESTION.format(contribution))
 
     def _known(self) -> dict[str, dict[str, Any]]:
         return parse_json(self.peers.read_bytes()) if self.peers.exists() else {}

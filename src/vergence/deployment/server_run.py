@@ -378,7 +378,9 @@ def read_sample_counts(
         raise StateError(f"{file} cannot be read ({printable(error)}): {mend}") from None
     if not isinstance(counts, dict):
         raise StateError(f"{file} is no table of clients and their training samples: {mend}")
-    for client in (*(c for c in clients if c in counts or c not in joins), *counts):
+    for client in (*clients, *counts):
+        if client not in counts and client in joins:
+            continue
         if client not in counts or client not in clients:
             what = (
                 "does not name" if client in clients else "names, beside the deployment's clients,"

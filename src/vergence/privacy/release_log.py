@@ -223,8 +223,9 @@ def noted(folder: Path) -> list[str]:
     The list is empty if the folder has no register; it may hold empty names.
     """
     register = folder.with_name(BOOKS)
-    listed = folder.name == FOLDER and register.exists()
-    return register.read_text(encoding="utf-8").split("\n") if listed else []
+    if folder.name != FOLDER or not register.exists():
+        return []
+    return register.read_text(encoding="utf-8").split("\n")
 
 
 def note(path: Path) -> None:
@@ -232,14 +233,15 @@ def note(path: Path) -> None:
 
     If the file is deleted later, the register shows it. Several processes may call this at once.
     """
-    if path.parent.name == FOLDER:
-        register = path.parent.with_name(BOOKS)
-        with register.open("ab") as file:
-            # The first line break keeps the name off a line that a dying process left unfinished.
-            file.write(f"\n{path.name}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
-        settle(register.parent)
+    if path.parent.name != FOLDER:
+        return
+    register = path.parent.with_name(BOOKS)
+    with register.open("ab") as file:
+        # The first line break keeps the name off a line that a dying process left unfinished.
+        file.write(f"\n{path.name}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+    settle(register.parent)
 
 
 def refuse_missing(folder: Path) -> None:

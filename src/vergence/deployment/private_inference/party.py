@@ -244,11 +244,10 @@ class PredictionParty:
                 await asyncio.wait({work})  # before another question begins
                 raise StateError(f"{line.who} left, or spoke too much")
             await line.send(DATA, work.result().tobytes())
-            note(
-                f"answered: {terms.images} images from {terms.start} for '{terms.client}', "
-                f"{time.perf_counter() - begun:.2f} s, {self.sent:,} bytes in "
-                f"{plural(self.rounds, 'round')} to the others"
-            )
+            question = f"{terms.images} images from {terms.start} for '{terms.client}'"
+            seconds = time.perf_counter() - begun
+            cost = f"{self.sent:,} bytes in {plural(self.rounds, 'round')} to the others"
+            note(f"answered: {question}, {seconds:.2f} s, {cost}")
 
     async def compute_with_others(self, terms: Terms, x: Words, side_inputs: Words) -> Words:
         """Connect to the other parties, and return this party's share of the outputs.

@@ -501,4 +501,7 @@ def begin(parent: int) -> None:
 
 if __name__ == "__main__":
     begin(int(sys.argv[2]))
-    (link if sys.argv[1] == "link" else node)(sys.argv[3:])
+    if sys.argv[1] == "link":
+        link(sys.argv[3:])
+    else:
+        node(sys.argv[3:])
