@@ -73,8 +73,7 @@ class Noise(NamedOptions):
         if not (self.share and self.std):
             return federation
         federation.refuse_many("choosing noisy people")
-        noisy = self.noisy_clients(federation.clients)
-        if not noisy:
+        if not (noisy := self.noisy_clients(federation.clients)):
             return federation
         about = {**federation.about, "noise": self._sentence(noisy, len(federation.clients))}
         return replace(federation, people=self._people(federation, set(noisy)), about=about)

@@ -118,8 +118,7 @@ def _pairs(folder: Path) -> dict[str, list[Photo]]:
     patches: dict[tuple[str, tuple[int, int, int]], dict[str, Path]] = {}
     whole = 0
     for path in sorted(folder.rglob("*_2m_*")):
-        name = NAME.fullmatch(path.name)
-        if name is None:
+        if (name := NAME.fullmatch(path.name)) is None:
             raise DataError(f"cannot understand the name of {path}: {WHERE}")
         # Whole photos may lie beside the patches; they are counted for the error message only.
         if name[5] is None:

@@ -42,8 +42,7 @@ def cut(picture: Image.Image, centre: tuple[float, float], width: float) -> NDAr
         min(box[:2]) >= 0 and box[2] <= picture.width and box[3] <= picture.height and half > 0
     ):
         return None
-    patch = picture.convert("L").resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR, box)
-    return np.asarray(patch)
+    return np.asarray(picture.convert("L").resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR, box))
 
 
 def both_eyes(left: NDArray, right: NDArray, gaze: NDArray, pose: NDArray) -> dict[str, NDArray]:

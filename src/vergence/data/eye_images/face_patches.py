@@ -79,8 +79,7 @@ def patches_of(
         count += 1
         if targets is not None and number not in targets:
             continue
-        landmarks = find(picture)
-        if landmarks is None:
+        if (landmarks := find(picture)) is None:
             no_face.append(number)
             continue
         # Pictures of one folder may differ in size, so the camera is scaled to each of them.

@@ -273,8 +273,7 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
         else:
             # Keyed by the name, so that further people do not change this person's split.
             rng = np.random.default_rng([self.split_seed, *person.encode()])
-            whole = [np.arange(frames)]
-            parts = deal_at_random(whole, self.shares, rng, f"pictures of {person}")
+            parts = deal_at_random([np.arange(frames)], self.shares, rng, f"pictures of {person}")
         return Splits(*(frame_samples(columns, part) for part in parts))
 
 

@@ -207,8 +207,7 @@ def read_subject(folder: Path) -> GazeCaptureSubject:
 
 def _folders(folder: Path) -> dict[str, Path]:
     folders = {path.parent.name: path.parent for path in sorted(folder.glob("*/dotInfo.json"))}
-    strange = [name for name in folders if not (name.isascii() and name.isdigit())]
-    if strange:
+    if strange := [name for name in folders if not (name.isascii() and name.isdigit())]:
         raise DataError(f"folder '{strange[0]}' in {folder} is no subject's number: {WHERE}")
     if not folders:
         raise DataError(f"no subject with dotInfo.json in {folder}: {WHERE}")

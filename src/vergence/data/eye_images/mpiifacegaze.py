@@ -112,8 +112,7 @@ class Mpiifacegaze(PeopleOptions, Dataset):
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    files = {path.stem: path for path in sorted(folder.glob("p[0-9][0-9].mat"))}
-    if files:
+    if files := {path.stem: path for path in sorted(folder.glob("p[0-9][0-9].mat"))}:
         return files
     raw = sorted(folder.glob("p[0-9][0-9]/p[0-9][0-9].txt"))
     reason = f"{raw[0]} belongs to the raw release, which is not read" if raw else "no pXX.mat"

@@ -226,8 +226,7 @@ def _read_eye(path: Path, data: np.ndarray, side: str, frames: int) -> Eye:
 
 
 def _read_days(folder: Path) -> dict[str, Day]:
-    paths = sorted(folder.glob("day[0-9]*.mat"))
-    if not paths:
+    if not (paths := sorted(folder.glob("day[0-9]*.mat"))):
         raise DataError(f"no dayYY.mat in {folder}: {WHERE}")
     days = {path.stem: read_day(path) for path in paths}
     _sign_test(folder, days)
@@ -264,8 +263,7 @@ def listed_eyes(days: Mapping[str, Day], path: Path) -> Iterator[tuple[str, int,
     """
     place = {f"{n}/{f}": (n, i) for n, day in days.items() for i, f in enumerate(day.names)}
     text = text_lines(need_file(path, WHERE), "list of samples")
-    lines = [(at, line.strip()) for at, line in enumerate(text, 1) if line.strip()]
-    if not lines:
+    if not (lines := [(at, line.strip()) for at, line in enumerate(text, 1) if line.strip()]):
         raise DataError(f"{path} lists no samples: {WHERE}")
     for number, line in lines:
         frame, side = line.split() if len(line.split()) == 2 else (line, "")
@@ -336,8 +334,7 @@ def _all_samples(days: Mapping[str, Day]) -> tuple[dict[str, np.ndarray], np.nda
 def _npz_files(folder: Path) -> dict[str, Path]:
     files = {}
     for path in sorted(folder.glob("*.npz")):
-        person = re.search(r"p\d\d", path.stem)
-        if person:
+        if person := re.search(r"p\d\d", path.stem):
             files[person.group()] = path
     if not files:
         raise DataError(f"neither {NORMALIZED} nor a file *pXX*.npz in {folder}: {WHERE}")

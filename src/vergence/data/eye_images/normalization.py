@@ -235,8 +235,7 @@ def turned_to(
     y /= np.linalg.norm(y)
     rotation = np.stack([np.cross(y, z), y, z])
     camera = Normalised(centre, rotation, np.zeros(2), view, mirrored)
-    pose = _angles(-(rotation @ head.rotation)[:, 2]) * camera._mirror
-    return replace(camera, pose=pose)
+    return replace(camera, pose=_angles(-(rotation @ head.rotation)[:, 2]) * camera._mirror)
 
 
 def eyes(head: Head, view: CameraView = EYE) -> tuple[Normalised, Normalised]:

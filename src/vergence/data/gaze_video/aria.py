@@ -157,11 +157,7 @@ def mps_file(folder: Path) -> Path | None:
 
     A file with the wearer's own calibration takes precedence over one without.
     """
-    for name in MPS_NAMES:
-        files = sorted(folder.rglob(name))
-        if files:
-            return files[0]
-    return None
+    return next((path for name in MPS_NAMES for path in sorted(folder.rglob(name))), None)
 
 
 def check(root: Path | None = None) -> list[Check]:

@@ -118,9 +118,8 @@ def identity(path: Path) -> str:
 def _identity(path: Path, size: int, mtime_ns: int) -> str:
     digest = hashlib.sha256()
     last = max(size - SLICE_BYTES, 0)
-    whole = size <= SLICES * SLICE_BYTES
     with path.open("rb") as file:
-        if whole:
+        if size <= SLICES * SLICE_BYTES:
             digest.update(file.read())
         else:
             for number in range(SLICES):
@@ -177,10 +176,8 @@ def load_clips(
     with _progress(sum(len(cut.rows) for cuts in banks for cut in cuts)) as progress:
         for cuts in banks:
             frames = _Frames(cuts, size, progress)
-            if limit and frames.shape[0]:
-                out.append(_stored_or_decoded(store, frames, refused))
-            else:
-                out.append(frames.in_memory())
+            stored = limit and frames.shape[0]
+            out.append(_stored_or_decoded(store, frames, refused) if stored else frames.in_memory())
     if refused:
         sys.stderr.write(f"decoded video is kept in memory, not in {store.folder}: {refused[0]}\n")
     return out
@@ -250,7 +247,6 @@ class _Progress:
     """Progress bar on stderr, if that is a terminal; it appears after two seconds."""
 
     bar: Progress
-    total: int
     started: float
 
     def advance(self, frames: int) -> None:
@@ -263,7 +259,7 @@ def _progress(total: int) -> Iterator[_Progress]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         bar.add_task("decoding video", total=total, visible=False)
-        yield _Progress(bar, total, time.monotonic())
+        yield _Progress(bar, time.monotonic())
 
 
 class NoRoom(Exception):
@@ -292,12 +288,10 @@ class Store:
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
         path = self.folder / f"{name}.safetensors"
         layout = _StoreLayout(key, source.shape)
-        mapped = _map_if_intact(path, layout)
-        if mapped is None:
+        if (mapped := _map_if_intact(path, layout)) is None:
             with _exclusive_lock(path.with_suffix(".lock")):
                 # Another process may have made it while this one waited for the lock.
-                mapped = _map_if_intact(path, layout)
-                if mapped is None:
+                if (mapped := _map_if_intact(path, layout)) is None:
                     self._make(path, layout, source)
                     return _map_entry(path, layout)
         source.progress.advance(source.shape[0])
@@ -405,8 +399,7 @@ class _StoreLayout:
             made = parse_json(head[8:])["__metadata__"]["made"]
         except (ValueError, KeyError, TypeError):
             return None
-        size = self.blocks * 64
-        digests = [made[at : at + 64] for at in range(0, size, 64)]
+        digests = [made[at : at + 64] for at in range(0, self.blocks * 64, 64)]
         return digests if head == self.header(digests) else None
 
 

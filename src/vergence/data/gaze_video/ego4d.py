@@ -110,8 +110,7 @@ class Ego4DClip:
         Raises:
             DataError: the name is not that of an Ego4D gaze clip.
         """
-        match = CLIP.fullmatch(name.strip().rsplit("/", 1)[-1])
-        if not match:
+        if not (match := CLIP.fullmatch(name.strip().rsplit("/", 1)[-1])):
             raise DataError(f"'{name}' is not an Ego4D gaze clip name (UID_tSTART_tEND.mp4)")
         return Ego4DClip(match[1], int(match[2]), int(match[3]))
 
@@ -149,8 +148,7 @@ class Ego4d(OfficialOptions, CheckedFolder, Dataset):
         listed = (folder / UNTRACKED_LIST).is_file()
         note = f"intervals of {UNTRACKED_LIST} left out" if listed else f"no {UNTRACKED_LIST}"
         about = {**ABOUT, "untracked": note}
-        skipped = sorted(set(LEFT_OUT) & set(gaze_tables(folder)) - set(self.people))
-        if skipped:
+        if skipped := sorted(set(LEFT_OUT) & set(gaze_tables(folder)) - set(self.people)):
             about["videos"] = f"as in GLC's lists, without {', '.join(skipped)}"
         return dealt_federation(self, read, folder, about, official)
 
@@ -226,11 +224,9 @@ def recordings(root: Path, people: Sequence[str] = ()) -> list[Recording]:
     """
     tables = gaze_tables(root)
     whole, clips = gaze_videos(root, tables)
-    uids = sorted({*whole, *clips, *tables})
-    if not uids:
+    if not (uids := sorted({*whole, *clips, *tables})):
         raise DataError(f"no videos or gaze in {root}{_version_folder_hint(root)}: {WHERE}")
-    unknown = sorted(set(people) - set(uids))
-    if unknown:
+    if unknown := sorted(set(people) - set(uids)):
         raise DataError(
             f"{root} has neither gaze nor video of {', '.join(unknown)}; it has those of "
             f"{', '.join(uids)}"

@@ -107,8 +107,7 @@ class EgteaClip:
             DataError: the name is not that of an EGTEA clip.
         """
         stem = name.strip().rsplit("/", 1)[-1].removesuffix(".mp4")
-        match = CLIP.fullmatch(stem)
-        if not match:
+        if not (match := CLIP.fullmatch(stem)):
             raise DataError(
                 f"'{name}' is not an EGTEA clip name (SESSION-startms-endms-Fstart-Fend.mp4)"
             )
@@ -177,8 +176,7 @@ def recordings(
     Raises:
         DataError: there are no clips, or a session has no gaze file.
     """
-    paths = sorted((root / "cropped_clips").rglob("*.mp4"))
-    if not paths:
+    if not (paths := sorted((root / "cropped_clips").rglob("*.mp4"))):
         raise DataError(f"no clips in {root}/cropped_clips: {WHERE}")
     named = ((EgteaClip.parse(path.name), path) for path in paths)
     by_session = by_key(
@@ -373,8 +371,7 @@ def _frame(cell: str) -> int:
 
 
 def _merge(samples: list[tuple[float, float, Event]]) -> tuple[float, float, Event]:
-    tracked = [s for s in samples if s[2] != Event.UNTRACKED]
-    if not tracked:
+    if not (tracked := [s for s in samples if s[2] != Event.UNTRACKED]):
         return np.nan, np.nan, Event.UNTRACKED
     if len(tracked) == 1:
         return tracked[0]
@@ -470,8 +467,7 @@ def _nearest(lists: dict[str, list[EgteaClip]]) -> str:
     if len(lists) < 2:
         return ""
     frames = {part: np.array([c.frames for c in clips]) for part, clips in lists.items()}
-    stated = STATED["egtea"][1]
-    enough = [n for n in range(1, 121) if (frames["train"] >= n).sum() >= stated]
+    enough = [n for n in range(1, 121) if (frames["train"] >= n).sum() >= STATED["egtea"][1]]
     if not enough:
         return ""
     texts = [

@@ -92,8 +92,7 @@ class GazePreset:
         header = read_header(path, self.title)
         lacking = []
         for columns in self.column_sets(own):
-            lacks = columns.missing_in(header)
-            if not lacks:
+            if not (lacks := columns.missing_in(header)):
                 columns.check_needed(("t", "x", "y", "unit"), "add it to the preset, or to columns")
                 return columns
             lacking.append(f"'{lacks[0]}'")

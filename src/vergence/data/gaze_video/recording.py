@@ -205,8 +205,7 @@ class WindowOptions(NamedOptions):
                 f"no recordings found in {where}; 'vergence data check' says what is missing"
             )
         known = sorted({r.person for r in recordings})
-        unknown = [p for p in self.people if p not in known]
-        if unknown:
+        if unknown := [p for p in self.people if p not in known]:
             raise DataError(
                 f"{where} has no recordings of {', '.join(unknown)}; people there: "
                 f"{', '.join(known)}"

@@ -104,8 +104,7 @@ class ShownClips(Dataset):
             ConfigError: an option is out of range.
         """
         stride = self._stride()
-        folder = data_folder(root, registry_name(self), self.where)
-        clips = self.read(folder)
+        clips = self.read(data_folder(root, registry_name(self), self.where))
         self._check_span(stride, min(clips.lengths))
         dealt = self._deal(clips.gaze, len(clips.names))
         gaze = {
@@ -129,8 +128,7 @@ class ShownClips(Dataset):
                 parts.append(Samples(usable, {"frames": frames}))
                 lost += int((~tracked).sum())
             people[person] = Splits(*parts)
-        about = self._about(clips, dealt, few, lost)
-        return Federation(registry_name(self), people, about)
+        return Federation(registry_name(self), people, self._about(clips, dealt, few, lost))
 
     def _stride(self) -> int:
         """Return how many of the clips' frames lie between neighbouring frames of a window."""
@@ -202,8 +200,7 @@ class ShownClips(Dataset):
         if self.people is not None:
             return list(self.people), {}
         few = {person: parts for person, parts in counts.items() if min(parts) < self.min_clips}
-        viewers = [person for person in counts if person not in few]
-        if not viewers:
+        if not (viewers := [person for person in counts if person not in few]):
             raise DataError(f"nobody has {self.min_clips} clips in every part {self.clips}: {few}")
         return viewers, few
 

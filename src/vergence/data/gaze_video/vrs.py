@@ -61,8 +61,7 @@ def read_mps(path: Path, depth_m: float = 1.0) -> CpfGaze:
 
 
 def _columns(table: DelimitedTable, names: Sequence[str]) -> list[NDArray[np.float64]]:
-    missing = [name for name in names if name not in table]
-    if missing:
+    if missing := [name for name in names if name not in table]:
         raise DataError(f"{table.path} is not the {KIND}: missing columns {', '.join(missing)}")
     return [table.floats(name) for name in names]
 

@@ -75,8 +75,7 @@ class Cifar10(Dealt, Dataset):
             ConfigError: there are too many people for each to get images.
         """
         read, files, _ = find_reader(data_folder(root, "cifar10", WHERE))
-        parts = {part: read(part) for part in COUNTS}
-        return self.deal(parts, {**ABOUT, "files": files}, COUNTS)
+        return self.deal({part: read(part) for part in COUNTS}, {**ABOUT, "files": files}, COUNTS)
 
 
 def find_reader(folder: Path) -> tuple[Callable[[str], PartitionPart], str, dict[str, int]]:

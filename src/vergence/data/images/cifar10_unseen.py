@@ -90,8 +90,7 @@ class Cifar10Unseen(Pictured, Dataset):
         draw, rows = self.draw(part), []
         for name in names:
             # aPY's names stand in the order of CIFAR's labels.
-            own = np.flatnonzero(source.labels == NAMES.index(name))
-            if len(own) < count:
+            if len(own := np.flatnonzero(source.labels == NAMES.index(name))) < count:
                 raise ConfigError(
                     f"{self.name}: {len(own)} images of '{name}' in the {part} file, {count} "
                     f"wanted; set {'images' if part == 'train' else 'tests'} to at most {len(own)}"

@@ -210,8 +210,7 @@ def part_of(paths: Sequence[Path], labels: Labels, classes: int, where: str) -> 
         for path in paths
     ]
     for path, (own, _) in zip(paths, read, strict=True):
-        wrong = own[own >= classes]
-        if len(wrong):
+        if len(wrong := own[own >= classes]):
             raise DataError(f"{path}: labels must be 0 to {classes - 1}, got {wrong[0]}: {where}")
     pixels = [rows for _, rows in read]
     own = np.concatenate([own for own, _ in read]).astype(np.int64)

@@ -79,8 +79,7 @@ class Emnist(Dealt, Dataset):
             DataError: a file is missing, truncated or of another kind.
             ConfigError: there are too many people for each to get images.
         """
-        files = FILES[self.kind]
-        return self.deal(files.parts(data_folder(root, "emnist", WHERE)), ABOUT)
+        return self.deal(FILES[self.kind].parts(data_folder(root, "emnist", WHERE)), ABOUT)
 
 
 def check(root: Path) -> list[Check]:

@@ -66,8 +66,7 @@ class FashionMnist(Dealt, Dataset):
             DataError: a file is missing, truncated or of another kind.
             ConfigError: there are too many people for each to get images.
         """
-        folder = data_folder(root, "fashion_mnist", FILES.where)
-        return self.deal(FILES.parts(folder), ABOUT)
+        return self.deal(FILES.parts(data_folder(root, "fashion_mnist", FILES.where)), ABOUT)
 
 
 def check(root: Path) -> list[Check]:

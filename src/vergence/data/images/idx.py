@@ -61,8 +61,7 @@ class IdxFiles:
         path = folder / f"{self.stems[part]}-labels-idx1-ubyte.gz"
         labels = read_idx(path, (), self.counts[part], self.where).astype(np.int64)
         last = self.first + len(self.classes) - 1
-        wrong = labels[(labels < self.first) | (labels > last)]
-        if len(wrong):
+        if len(wrong := labels[(labels < self.first) | (labels > last)]):
             raise DataError(
                 f"{path}: labels must be {self.first} to {last}, got {wrong[0]}: {self.where}"
             )

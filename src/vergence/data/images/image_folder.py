@@ -52,8 +52,7 @@ class ImageFolder(Pictured, Dataset):
                 cannot be decoded.
             ConfigError: `unseen` is not given, or names no class.
         """
-        folder = data_folder(root, self.name, WHERE)
-        classes = classes_of(folder)
+        classes = classes_of(data_folder(root, self.name, WHERE))
         kinds = self.kinds(tuple(classes))
         y = np.repeat(np.arange(len(classes)), [len(paths) for paths in classes.values()])
         images = squares([path for paths in classes.values() for path in paths], self.side)

@@ -413,8 +413,7 @@ def read_table(
 def _check_header(path: Path, header: list[str], required: Sequence[str], kind: str) -> None:
     if not header:
         raise DataError(f"{path} is empty; expected the {kind}", code="file-unreadable")
-    missing = [name for name in required if name not in header]
-    if missing:
+    if missing := [name for name in required if name not in header]:
         raise DataError(
             f"{path} is not the {kind} this version reads: missing columns {', '.join(missing)}"
             f"{meant(missing[0], header)}; found {', '.join(header)[:200]}; rename the columns "

@@ -38,8 +38,7 @@ def cached(dataset: str, key: Mapping[str, object], make: Callable[[], Arrays]) 
     path = (
         cache_folder() / f"{dataset}-{hashlib.sha256(text.encode()).hexdigest()[:24]}.safetensors"
     )
-    arrays = _read(path, text)
-    if arrays is None:
+    if (arrays := _read(path, text)) is None:
         arrays = make()
         _write(path, text, arrays)
     return arrays

@@ -37,8 +37,7 @@ def read_member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     if (packed or info.file_size) > size or info.file_size > most:
         raise ValueError(f"{name} claims {info.file_size:,} bytes, the whole file has {size:,}")
     with archive.open(info) as file:
-        version = np.lib.format.read_magic(file)
-        if version not in HEADER_READERS:
+        if (version := np.lib.format.read_magic(file)) not in HEADER_READERS:
             raise ValueError(f"{name} is of version {version}, which is no plain array's")
         shape, _, dtype = HEADER_READERS[version](file)
         length = info.file_size - file.tell()

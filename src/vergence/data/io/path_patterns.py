@@ -62,12 +62,11 @@ def matching_files(root: Path, pattern: str, option: str) -> list[tuple[Path, di
         ConfigError: the pattern has another name in braces, or a named part twice.
     """
     rule = _pattern_regex(pattern, option)
-    files = []
-    for path in files_below(root):
-        match = rule.fullmatch(path.relative_to(root).as_posix())
-        if match:
-            files.append((path, {k: v for k, v in match.groupdict().items() if v}))
-    return files
+    return [
+        (path, {k: v for k, v in match.groupdict().items() if v})
+        for path in files_below(root)
+        if (match := rule.fullmatch(path.relative_to(root).as_posix()))
+    ]
 
 
 def fill_pattern(pattern: str, parts: Mapping[str, str]) -> str:

@@ -261,8 +261,7 @@ def frame_orientation(frame: VideoFrame) -> Orientation:
     The matrix (a, b; c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y). Four of its
     eight orientations are mirrored (front cameras), which an angle cannot express.
     """
-    matrix = frame.side_data.get("DISPLAYMATRIX")
-    if matrix is None:
+    if (matrix := frame.side_data.get("DISPLAYMATRIX")) is None:
         return UPRIGHT
     (a, b, _), (c, d, _), _ = np.frombuffer(matrix, np.int32).reshape(3, 3).tolist()
     turned = abs(b) > abs(a)

@@ -266,8 +266,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         for table, person, screen in tables:
             for rows in _showings(table):
                 stimulus = str(rows.stimulus[0])
-                file = find(stimulus)
-                if file is None:
+                if (file := find(stimulus)) is None:
                     if self.unknown == "error":
                         raise DataError(
                             f"{rows.path}: row {rows.line[0]}: stimulus '{stimulus}' has no "

@@ -46,8 +46,7 @@ class Toy(Dataset):
         about = {"licence": "made up", "split": "60/20/20 at random", "citation": "none"}
         # Public data come from a person who shares nothing with the others.
         nobody = person(RandomStream("toy", self.seed, "nobody"), common * 0, 1.0, 100)
-        proxies = PublicData(nobody.train, nobody.val)
-        return Federation("toy", people, about, proxies)
+        return Federation("toy", people, about, PublicData(nobody.train, nobody.val))
 
     def _person(self, number: int, common: Tensor) -> Splits:
         stream = RandomStream("toy", self.seed, number)

@@ -95,8 +95,7 @@ def _lines(path: Path) -> Iterator[Original]:
 
 def _struct(path: Path) -> Iterator[Original]:
     with open_hdf5(path, "reading annotations", HINT) as reader:
-        whole = reader.group(reader.file, "tvsum50")
-        if whole is None:
+        if (whole := reader.group(reader.file, "tvsum50")) is None:
             raise reader.fault("it lacks tvsum50")
         cells = {
             field: reader.dataset(reader.child(whole, field), field, "O")[()]

@@ -145,8 +145,7 @@ def read_splits(path: Path, known: Collection[str]) -> list[SplitLists]:
     except (ValueError, KeyError, TypeError) as fault:
         raise DataError(f"{path} is no file of splits ({fault}): {hint}") from fault
     for i, split in enumerate(splits):
-        unknown = sorted({*split.train, *split.test} - set(known))
-        if unknown:
+        if unknown := sorted({*split.train, *split.test} - set(known)):
             raise DataError(f"{path}: split {i} names {unknown[0]}, which the h5 file lacks")
         both = sorted(set(split.train) & set(split.test))
         if both or not split.test:

@@ -223,8 +223,7 @@ def _file_vectors(source: str, names: Sequence[str]) -> Tensor:
     path = need_file(Path(data_path(file)), WHERE)
     try:
         table = {plain(name): row for name, row in READERS[path.suffix](path, array).items()}
-        missing = [name for name in names if plain(name) not in table]
-        if missing:
+        if missing := [name for name in names if plain(name) not in table]:
             raise DataError(f"{path}: no vector for '{missing[0]}'{nearest(missing[0], table)}")
         return torch.stack([torch.as_tensor(table[plain(n)]).reshape(-1) for n in names])
     except (*FAULTS, SafetensorError) as fault:

@@ -84,8 +84,7 @@ def labelled(split: ClassSplits, y: np.ndarray) -> ClassNames:
     unseen = np.unique(y[split.lists["test_unseen"]])
     # A class on both sides shows that the two files belong to different sets.
     for name in ("trainval", "test_seen"):
-        both = np.intersect1d(unseen, y[split.lists[name]])
-        if len(both):
+        if len(both := np.intersect1d(unseen, y[split.lists[name]])):
             raise DataError(
                 f"{split.path}: class '{split.names[both[0]]}' is in test_unseen_loc and in "
                 f"{name}_loc; take both files of one set"
