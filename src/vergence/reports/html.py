@@ -210,8 +210,7 @@ def figure(folder: Path | str, name: str, path: Path | str) -> Path:
     """
     if name not in FIGURES:
         raise ConfigError(f"no figure '{name}'{nearest(name, FIGURES)}")
-    drawn = FIGURES[name](read(folder))
-    if drawn is None:
+    if (drawn := FIGURES[name](read(folder))) is None:
         raise ConfigError(f"figure '{name}' needs {NEEDS[name]}; {folder} has none")
     refuse_links(Path(folder))
     return save(drawn, path)
@@ -373,27 +372,28 @@ def _people(study: StudyResults, metric: str) -> dict[str, Any]:
 
 def _percentiles(columns: Sequence[Sequence[float]], places: int) -> list[dict[str, Any]]:
     """Return a line of the table of people for every level, with a cell for each column."""
-    lines = []
-    for name, level in LEVELS.items():
-        values = [np.nanpercentile(column, level) if column else math.nan for column in columns]
-        cells = [{"text": number(v, places), "worst": False, "best": False} for v in values]
-        lines.append({"person": name, "cells": cells})
-    return lines
+
+    def cell(column: Sequence[float], level: int) -> dict[str, Any]:
+        value = np.nanpercentile(column, level) if column else math.nan
+        return {"text": number(value, places), "worst": False, "best": False}
+
+    return [
+        {"person": name, "cells": [cell(column, level) for column in columns]}
+        for name, level in LEVELS.items()
+    ]
 
 
 def _last(scores: Mapping[str, float], lower: bool) -> list[str]:
     """Return the people with the worst scores; nobody's are worse than those that are NaN."""
     sign = -1 if lower else 1
-    order = sorted(scores, key=lambda p: (not math.isnan(scores[p]), sign * scores[p]))
-    return order[:WORST]
+    return sorted(scores, key=lambda p: (not math.isnan(scores[p]), sign * scores[p]))[:WORST]
 
 
 def _figures(study: StudyResults) -> Iterator[dict[str, Any]]:
     crowded = CROWDED if len(study.runs[0].people) > CROWD else {}
     for name, heading, text in SECTIONS:
         caption = crowded.get(name, text)
-        drawn = FIGURES[name](study)
-        if drawn is not None:
+        if (drawn := FIGURES[name](study)) is not None:
             # `Markup` ends the escaping: matplotlib has escaped the names within its SVG.
             svg = inline(drawn, html.escape(f"{heading}. {caption}"))
             section = {"id": name, "heading": heading, "caption": caption, "svg": Markup(svg)}

@@ -131,8 +131,7 @@ class _Turn:
         # The count of smashed_average is one number of 4 bytes.
         self.known["count"] = 4
         if isinstance(method, Cutting) and federation is not None:
-            load = load_of(federation, method.local)
-            self.known |= _batchwise(method, task, federation, load)
+            self.known |= _batchwise(method, task, federation, load_of(federation, method.local))
         self.sums, self.parties = smallest(plan), bool(plan.privacy.aggregators)
         sentences = statements(plan, method, task)
         self.whose = "every lab's sum" if plan.silos else "every person's"
@@ -160,18 +159,17 @@ class _Turn:
         }
         needed = self.method.prediction_trees(self.method.server(self.task), "")
         for name, tree in needed.items():
-            if name in sent:
-                continue
-            yield TurnTraffic(
-                "evaluate",
-                f"{self.named(name)}{TO_MEASURE}",
-                False,
-                _size(tree),
-                "made it",
-                "the same",
-                "nothing" if self.parties else "",
-                counted=False,
-            )
+            if name not in sent:
+                yield TurnTraffic(
+                    "evaluate",
+                    f"{self.named(name)}{TO_MEASURE}",
+                    False,
+                    _size(tree),
+                    "made it",
+                    "the same",
+                    "nothing" if self.parties else "",
+                    counted=False,
+                )
 
     def worded(self, verb: str, exposed: Exposure) -> Iterator[TurnTraffic]:
         """Yield the one row that a reply becomes under secure sums."""

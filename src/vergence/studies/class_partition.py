@@ -95,8 +95,7 @@ def show(
             f"partition shows at most {MOST} people, '{federation.name}' has "
             f"{len(federation.people):,}; set federation.people to fewer"
         )
-    found = counts(federation)
-    if found is None:
+    if (found := counts(federation)) is None:
         raise ConfigError(
             f"partition counts classes, and samples of '{federation.name}' have no `label`; "
             "`vergence data skew` shows how any data differ"

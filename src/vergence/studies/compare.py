@@ -130,8 +130,7 @@ def without_tuning_people(study: StudyResults) -> tuple[StudyResults, str]:
     Raises:
         ConfigError: no settings were chosen on anybody, or nobody else is left.
     """
-    seen = tuned_on(study.runs)
-    if not seen:
+    if not (seen := tuned_on(study.runs)):
         raise ConfigError(
             "--unseen: no settings were chosen on anybody (tuning.people, which vergence study "
             "sweep writes); leave --unseen out"

@@ -85,8 +85,7 @@ def _harm(f: Fairness) -> list[str]:
 
 def harm_block(study: StudyResults, harms: Mapping[str, Harm]) -> TextTable | None:
     """Return a table of the people each method harms, by reference; None if no run is judged."""
-    found = {label: harm for label, harm in harms.items() if harm.losses}
-    if not found:
+    if not (found := {label: harm for label, harm in harms.items() if harm.losses}):
         return None
     lines, records = [], []
     for label, harm in found.items():
@@ -113,8 +112,7 @@ def harm_block(study: StudyResults, harms: Mapping[str, Harm]) -> TextTable | No
 def splits_block(study: StudyResults, metric: str) -> TextTable | None:
     """Return a table of a metric's spread over splits; None if every run has one split."""
     by_run = {run.label: run.results.get("splits", {}).get(metric) for run in study.runs}
-    known = {label: each for label, each in by_run.items() if each}
-    if not known:
+    if not (known := {label: each for label, each in by_run.items() if each}):
         return None
     places = digits(v for each in known.values() for v in each["means"].values())
     lines, records = [], []
@@ -142,8 +140,7 @@ def paired_block(
     unit: Unit = "person",
 ) -> TextTable | None:
     """Return the table of paired tests; None if there is no run to compare with."""
-    judged = judge(study, metric, reference, margin, unit)
-    if not judged:
+    if not (judged := judge(study, metric, reference, margin, unit)):
         return None
     heads = [
         "method",
@@ -194,8 +191,7 @@ def paired_block(
 
 def best_mean(study: StudyResults, metric: str) -> list[str]:
     """Return sentences on the best trained method and on baselines without learning."""
-    run = best(study, metric)
-    if run is None:
+    if (run := best(study, metric)) is None:
         return []
     e = run.estimates[metric]
     places = digits([e.mean])
@@ -333,8 +329,7 @@ def ranks_block(study: StudyResults, metric: str, unit: Unit = "person") -> Text
 
     It is None below three methods. Verdicts come from the paired tests, which are finer.
     """
-    found = rank(study, metric, unit)
-    if found is None:
+    if (found := rank(study, metric, unit)) is None:
         return None
     names = [study.run(label).title for label in found.labels]
     ranks = found.ranking.ranks

@@ -36,11 +36,9 @@ def cross(folders: Sequence[Path], out: Path, console: Console) -> None:
         ConfigError: fewer than two runs, runs of different tasks, a method without a whole network
             for unseen clients, or one that cannot take another run's data.
     """
-    runs = [run for folder in folders for run in read(folder).runs]
-    if len(runs) < 2:
+    if len(runs := [run for folder in folders for run in read(folder).runs]) < 2:
         raise ConfigError("cross needs two or more runs, one for each data set")
-    kinds = {run.results["task"] for run in runs}
-    if len(kinds) > 1:
+    if len(kinds := {run.results["task"] for run in runs}) > 1:
         raise ConfigError(f"cross needs runs of one task; got {', '.join(sorted(kinds))}")
     names = _names(runs)
     seen: dict[str, str] = {}

@@ -160,6 +160,5 @@ def agreement(anatomies: Sequence[Anatomy]) -> Table:
     )
     grid = Table(*heads)
     for a in anatomies:
-        values = (*a.people, *a.seeds, a.layer_agreement)
-        grid.add_row(a.name, *(number(v, 3) for v in values))
+        grid.add_row(a.name, *(number(v, 3) for v in (*a.people, *a.seeds, a.layer_agreement)))
     return grid

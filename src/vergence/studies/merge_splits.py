@@ -110,8 +110,7 @@ def scores(parts: Mapping[str, Run], per_split: bool = False) -> list[tuple[Any,
 
 def turns(parts: Mapping[str, Run], per_split: bool = False) -> list[list[str]]:
     """Return the rows of turns.csv, each the mean over the splits in which a turn took place."""
-    head = TABLES["turns.csv"]
-    kinds = [COLUMNS[name].kind for name in head]
+    kinds = [COLUMNS[name].kind for name in TABLES["turns.csv"]]
     found: dict[tuple[Any, ...], list[list[str]]] = {}
     for split, run in parts.items():
         for row in text_rows(run.folder / "turns.csv")[1:]:

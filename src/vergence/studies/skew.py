@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -155,20 +156,19 @@ def heat_map(skew: Skew, name: str) -> Figure:
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=max(share.max(), 0.05), aspect="auto")
     axes.set_xticks(range(len(MEASURES)), [TITLES[m] for m in MEASURES])
     axes.set_yticks(range(count), skew.clients)
-    for i in range(count):
-        for j in range(len(MEASURES)):
-            dark = share[i, j] > 0.6 * image.get_clim()[1]
-            beyond = bool(skew.is_beyond_chance[i, j])
-            axes.text(
-                j,
-                i,
-                f"{share[i, j]:.2f}{'*' if beyond else ''}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                alpha=1.0 if beyond else 0.45,
-                color="white" if dark else "black",
-            )
+    for (i, j), value in np.ndenumerate(share):
+        dark = value > 0.6 * image.get_clim()[1]
+        beyond = bool(skew.is_beyond_chance[i, j])
+        axes.text(
+            j,
+            i,
+            f"{value:.2f}{'*' if beyond else ''}",
+            ha="center",
+            va="center",
+            fontsize=8,
+            alpha=1.0 if beyond else 0.45,
+            color="white" if dark else "black",
+        )
     figure.colorbar(image, label="share")
     axes.set_title(f"skew of {name} (* beyond chance)")
     return figure

@@ -66,8 +66,7 @@ def key_of(experiment: Experiment) -> str:
     """
     known = {each.name for each in fields(experiment.dataset)}
     # A split seed first: it keeps the people, whereas a generator's seed makes others.
-    found = next((key for key in (SPLIT, GENERATED) if key in known), None)
-    if found is None:
+    if (found := next((key for key in (SPLIT, GENERATED) if key in known), None)) is None:
         raise ConfigError(
             f"splits: '{experiment.table['federation']['name']}' has no split_seed, and is not "
             "generated from a seed, so it has one split; take a data set that has more"

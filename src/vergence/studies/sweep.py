@@ -125,8 +125,7 @@ def trial_entries(
     """
     local = experiment.table.get("local", {})
     found: dict[str, list[Table]] = {}
-    named = zip(points, method_tables(experiment.table), strict=True)
-    for label, entry in named:
+    for label, entry in zip(points, method_tables(experiment.table), strict=True):
         found[label] = [with_settings(entry, point) for point in points[label]]
         for point, made in zip(points[label], found[label], strict=True):
             try:

@@ -81,8 +81,7 @@ class Spendings:
     def add(self, trial: Trial, state: Path) -> None:
         """Write the spending of a trial's books; a repeated trial replaces its own lines."""
         budgets, folder = self.budgets.values(), state / FOLDER
-        found = [row for each in budgets for row in each.spendings(folder, trial[2])]
-        if not found:
+        if not (found := [row for each in budgets for row in each.spendings(folder, trial[2])]):
             return
         self.rows[trial] = found
         lines = []

@@ -137,8 +137,7 @@ def on_validation(experiment: Experiment) -> Experiment:
     refuse_overlap(experiment.model.start, federation.name, unseen)
     for person in taking_part:
         splits = federation.people[person]
-        count = len(splits.val)
-        if count < 2:
+        if (count := len(splits.val)) < 2:
             raise DataError(
                 f"sweep: person '{person}' has {count} validation samples, and 2 are needed: one "
                 "to steer by, one to score; name other sweep.people"

@@ -195,8 +195,7 @@ def refuse_claims(plan: Mapping[str, Any], name: str = "") -> None:
         return
     for text in (name, *texts(plan)):
         # NFKC and blanks: full-width letters or underscores must not hide a claim.
-        claim = CLAIM.search(normalize("NFKC", text).replace("_", " "))
-        if claim is not None:
+        if (claim := CLAIM.search(normalize("NFKC", text).replace("_", " "))) is not None:
             raise ConfigError(
                 f"'{textwrap.shorten(text, 80)}' says '{claim[0]}', and '{plan['label']}' has no "
                 "epsilon of 10 or less per person that backs it; name it otherwise, or set "

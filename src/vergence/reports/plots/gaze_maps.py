@@ -52,8 +52,10 @@ def strip(study: StudyResults) -> Figure | None:
     # 9.2 inches altogether, and no picture of one or two samples grows over a third of them.
     tile = 9.2 / max(count, 3)
     height = tile * tall / wide
-    rows = [("truth", first.truth, INK)]
-    rows += [(run.title, maps.pred, tint[run.label]) for run, maps in runs]
+    rows = [
+        ("truth", first.truth, INK),
+        *((run.title, maps.pred, tint[run.label]) for run, maps in runs),
+    ]
     lines = [np.hstack([*map(blend, first.frames, heats)]) for _, heats, _ in rows]
     figure = canvas(tile * count + 0.3, height * len(rows) + 0.3)
     axes = figure.add_subplot()
@@ -210,9 +212,8 @@ def _global(axes: Axes) -> None:
         for layer in range(3):
             off = 0.06 * layer
             corner = (x + off, base - side / 2 + off)
-            square = Rectangle(corner, side, side, facecolor=PAPER, edgecolor=PERSONAL)
-            square.set(linewidth=1.1, zorder=3 - layer)
-            axes.add_patch(square)
+            look = {"facecolor": PAPER, "edgecolor": PERSONAL, "linewidth": 1.1}
+            axes.add_patch(Rectangle(corner, side, side, zorder=3 - layer, **look))
     _token(axes, 6.6, base, "$x_1$", PERSONAL)
     told = f"{_by(8, 8)}, {_by(4, 4)}, {_by(2, 2)}, then one linear layer"
     axes.text(3.9, base - 0.68, told, fontsize=8, color=MUTED, va="center")
@@ -237,8 +238,7 @@ def _locals(figure: Figure, whole: Axes, frames: list[NDArray[np.uint8]], count:
     names = ["$x_2$", "$x_3$", "$x_4$", r"$x_{\phi+1}$"]
     for i, (patch, name) in enumerate(zip(patches, names, strict=True)):
         x = 3.9 + 0.72 * i + (0.45 if i == 3 else 0)
-        axes = _place(figure, x, 1.42, 0.5, 0.5)
-        axes.imshow(patch)
+        _place(figure, x, 1.42, 0.5, 0.5).imshow(patch)
         _token(whole, x + 0.12, 0.72, "", BLUE)
         whole.text(x + 0.25, 2.1, name, ha="center", va="center", fontsize=10, color=BLUE)
         whole.plot([x + 0.25, x + 0.25], [1.38, 1.06], color=BLUE, linewidth=1)

@@ -51,8 +51,7 @@ def masked(study: StudyResults) -> list[tuple[Run, Masks]]:
 def layers(study: StudyResults) -> Figure | None:
     """Draw the personal share of every layer for every person, one panel per method with masks."""
     # Four panels are as many as fit side by side.
-    found = masked(study)[:4]
-    if not found:
+    if not (found := masked(study)[:4]):
         return None
     groups = found[0][1].layers()
     people = max(len(m.people) for _, m in found)
@@ -91,8 +90,7 @@ def layers(study: StudyResults) -> Figure | None:
 @styled
 def overlap(study: StudyResults) -> Figure | None:
     """Draw the Jaccard index of every two people's masks, and that of random masks."""
-    found = masked(study)[:4]
-    if not found:
+    if not (found := masked(study)[:4]):
         return None
     people = max(len(m.people) for _, m in found)
     if people > CROWD:
@@ -112,13 +110,10 @@ def overlap(study: StudyResults) -> Figure | None:
         told = f"mean {(float(pairs.mean()) if pairs.size else 1.0):.2f}, chance {chance(mask):.2f}"
         axes.annotate(told, (0, 1.02), xycoords="axes fraction", fontsize=8, color=MUTED)
         if len(mask.people) <= 8:
-            for i, row in enumerate(table):
-                for j, value in enumerate(row):
-                    # Light cells of viridis need dark letters.
-                    colour = "#10141a" if value > 0.6 else "#f4f5f7"
-                    axes.text(
-                        j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour
-                    )
+            for (i, j), value in np.ndenumerate(table):
+                # Light cells of viridis need dark letters.
+                colour = "#10141a" if value > 0.6 else "#f4f5f7"
+                axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
     options = {"ax": list(grid), "fraction": 0.03, "pad": 0.02, "shrink": 0.7}
     colour_bar(figure, grid[-1].images[0], "Jaccard index", **options)
     return figure
@@ -158,8 +153,7 @@ def chance(mask: Masks) -> float:
 @styled
 def overview(study: StudyResults) -> Figure | None:
     """Draw a round of FedCPF with the real masks of a run (after FedCPF, Fig. 2)."""
-    found = masked(study)
-    if not found:
+    if not (found := masked(study)):
         return None
     run, mask = found[0]
     seed = mask.seeds[0]
@@ -226,8 +220,7 @@ def _server(figure: Figure, whole: Axes, share: NDArray[np.float64], count: int,
         interpolation="nearest",
     )
     bare(axes)
-    scale = figure.add_axes((0.77, 0.72, 0.01, 0.18))
-    bar = figure.colorbar(image, cax=scale)
+    bar = figure.colorbar(image, cax=figure.add_axes((0.77, 0.72, 0.01, 0.18)))
     bar.set_label(f"clients averaged, of {count}", fontsize=7.5)
     bar.ax.tick_params(labelsize=7)
     bar.outline.set_visible(False)  # type: ignore[operator]

@@ -96,8 +96,7 @@ def _ends(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _prior_scores(study: StudyResults, name: str) -> dict[str, float]:
-    people = study.priors[name]
-    found = {person: people[person].get(study.headline, math.nan) for person in people}
+    found = {p: own.get(study.headline, math.nan) for p, own in study.priors[name].items()}
     return {person: value for person, value in found.items() if math.isfinite(value)}
 
 
@@ -312,10 +311,8 @@ def _bars(axes: Axes, runs: Sequence[Run], tint: Mapping[str, str]) -> None:
 
 
 def _unit(largest: float) -> tuple[str, float]:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if largest >= size:
-            return unit, size
-    return "bytes", 1.0
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    return next((unit for unit in units if largest >= unit[1]), ("bytes", 1.0))
 
 
 def _tinted(study: StudyResults) -> list[tuple[Run, str]]:
