@@ -135,8 +135,7 @@ def adapt(
         StateError: the run is damaged or unfinished, or `out` holds something.
     """
     source = open_source(folder, person or data.stem, seed)
-    own = read_own_data(data, source.trained.experiment, person)
-    return adapt_to(source, own, out, samples)
+    return adapt_to(source, read_own_data(data, source.trained.experiment, person), out, samples)
 
 
 def open_source(
@@ -483,8 +482,7 @@ def _settings(
     network = {key: value for key, value in whole["model"].items() if key != "start"}
     if isinstance(model.correction, KernelCorrection):
         samples, inputs = model.correction.centres.shape
-        side = "side" in own.samples.columns
-        size = {"samples": samples, "inputs": inputs, "side": side}
+        size = {"samples": samples, "inputs": inputs, "side": "side" in own.samples.columns}
         network = {"name": "personal_eye", "shared": network, **size}
     if isinstance(model.correction, Correction):
         task["correction"] = table_of(AngleCorrection.of(model.correction))

@@ -119,8 +119,7 @@ def choose(
     means = {way: np.bincount(number, each[counted]) / size for way, each in values.items()}
     errors = {way: float(mean.mean()) for way, mean in means.items()}
     task = adapter.trained.task
-    lower = task.chooses_by_loss or task.headline in task.lower_is_better
-    sign = 1.0 if lower else -1.0
+    sign = 1.0 if task.chooses_by_loss or task.headline in task.lower_is_better else -1.0
     # A way that diverged must lose against every other one.
     losses = {way: np.nan_to_num(sign * each, nan=np.inf) for way, each in means.items()}
     block = block_numbers(len(size), of_video(adapter.labelled))

@@ -139,8 +139,7 @@ def next_folder(folder: Path, version: int) -> Path:
 def _earlier_run(folder: Path) -> tuple[Run, dict[str, Any]]:
     """Return an adapted run, and what its provenance.json says of the adaptation."""
     run = read(folder).runs[0]
-    record = run.provenance.get("adapted")
-    if record is None:
+    if (record := run.provenance.get("adapted")) is None:
         raise ConfigError(
             f"{folder} is no run of `vergence adapt`: give the folder that it made, and the new "
             "common model by --rebase"

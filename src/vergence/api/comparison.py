@@ -84,8 +84,7 @@ class Comparison:
         if name not in FIGURES:
             known = ", ".join(FIGURES)
             raise ConfigError(f"no figure '{name}'{nearest(name, FIGURES)}; there are {known}")
-        figure = FIGURES[name](self.study)
-        if figure is None:
+        if (figure := FIGURES[name](self.study)) is None:
             raise ConfigError(f"figure '{name}' needs {NEEDS[name]}")
         return Picture(figure)
 

@@ -303,9 +303,7 @@ def comparable(thing: Any) -> Any:
         return type(thing), {
             f.name: comparable(getattr(thing, f.name)) for f in fields(thing) if f.compare
         }
-    if isinstance(thing, list | tuple):
-        return [comparable(item) for item in thing]
-    return thing
+    return [comparable(item) for item in thing] if isinstance(thing, list | tuple) else thing
 
 
 def describe(thing: Any) -> Table:

@@ -105,8 +105,7 @@ class AttackerView:
         Raises:
             ConfigError: nothing was seen of this sender.
         """
-        batches = [batch for batch in self.sent if batch.sender == sender]
-        if not batches:
+        if not (batches := [batch for batch in self.sent if batch.sender == sender]):
             raise ConfigError(f"view: the {self.party} saw no smashed data of '{sender}'")
         smashed = torch.cat([batch.smashed for batch in batches])
         images, at = torch.cat([b.images for b in batches]).unique(return_inverse=True)

@@ -100,8 +100,7 @@ def membership_rates(saved: TrainedRun, data: Federation, quick: bool, tick: Tic
         if saved.task.own_prior and not saved.task.tunes_prior
         else "",
     )
-    why = next(filter(None, reasons), "")
-    if why:
+    if why := next(filter(None, reasons), ""):
         return [], [("membership of a frame and of a person", why)]
     plans = plans_to_attack(plan)
     records: list[Record] = []

@@ -50,8 +50,7 @@ def update_tree(saved: TrainedRun) -> tuple[str, str] | None:
 
 def no_update_reason(method: Method) -> str:
     """Return the reason why there are no updates to attack, where `update_tree` is None."""
-    trees = sorted({t for e in method.exposure.values() for t in e.trees if not e.raw})
-    if not trees:
+    if not (trees := sorted({t for e in method.exposure.values() for t in e.trees if not e.raw})):
         return "nothing learned leaves a device in this method, or no part of the network"
     return (
         f"clients send {' and '.join(trees)}, and these attacks know updates of the one model that "

@@ -291,8 +291,7 @@ def reconstruction_errors(saved: TrainedRun, ready: Federation, who: str) -> tup
 def defence_of(saved: TrainedRun, ready: Federation) -> SmashedDataExposure | None:
     """Return the defence at a run's cut, None if it had none."""
     plan = saved.experiment.plan
-    defence = plan.privacy.cut
-    if defence is None:
+    if (defence := plan.privacy.cut) is None:
         return None
     seen = outlook(plan, saved.method, saved.task, ready)
     name = saved.experiment.table["privacy"]["cut"]["name"]

@@ -180,8 +180,7 @@ def _pictures(
     mine = evenly_spaced(data.people[who].train, size.pictures)
     # Twenty people are enough for a mean picture.
     others = [splits.train for name, splits in data.people.items() if name != who][:20]
-    why = no_pictures_reason(saved, mine, others)
-    if why:
+    if why := no_pictures_reason(saved, mine, others):
         findings.not_tried.append(("rebuilding pictures", why))
         return
     shadow = concatenate_common([evenly_spaced(part, 100) for part in others])
@@ -313,8 +312,7 @@ def naming_rates(name: str, one: AttackerView, other: AttackerView) -> Iterator[
     asked = [("the next round", one, last - 1, last)] if last else []
     for where, view, known, at in (*asked, ("another session", other, last, last)):
         before, after = one.updates_of_round(known), view.updates_of_round(at)
-        both = [who for who in before if who in after]
-        if len(both) < 2:
+        if len(both := [who for who in before if who in after]) < 2:
             continue
         for what, vector in (
             ("an update", lambda seen: seen.change.flat),

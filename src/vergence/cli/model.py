@@ -83,8 +83,7 @@ def split_plan(
     from vergence.model_tools.split_pace import Speeds
     from vergence.model_tools.split_plan import show
 
-    speeds = Speeds(device, server, up, down, delay)
-    show(load(config, set_), out, out_, markdown, speeds)
+    show(load(config, set_), out, out_, markdown, Speeds(device, server, up, down, delay))
 
 
 @model.command

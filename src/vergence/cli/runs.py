@@ -134,8 +134,7 @@ def status(
         lines: how many people and events in the terminal.
     """
     outputs = {"--watch": watch, "--json": json, "--serve": serve is not None, "--out": out_}
-    options = [name for name, wanted in outputs.items() if wanted]
-    if len(options) > 1:
+    if len(options := [name for name, wanted in outputs.items() if wanted]) > 1:
         raise ConfigError(f"choose one of {' and '.join(options)}")
     from vergence.monitoring import terminal as text
 

@@ -68,8 +68,7 @@ def error_line(error: CycloptsError, app: App) -> str:
     chain = list(error.command_chain or ())
     if isinstance(error, UnknownCommandError) and error.unused_tokens:
         word = error.unused_tokens[0]
-        old = " ".join([*chain, word])
-        if old in MOVED:
+        if (old := " ".join([*chain, word])) in MOVED:
             return f"no command '{old}' any more: it is now {MOVED[old]}"
         return f"no command '{old}'{_nearest_command(word, chain, app)}: " + (
             f"`vergence {' '.join([*chain, '--help'])}` says what each does"

@@ -110,8 +110,7 @@ def module_file(module: str) -> Path | None:
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
         whole = ".".join(parts[:depth])
-        spec = _spec(whole, path)
-        if spec is None:
+        if (spec := _spec(whole, path)) is None:
             return None
         # An imported package may have changed the path of its modules.
         imported = vars(sys.modules[whole]) if whole in sys.modules else {}

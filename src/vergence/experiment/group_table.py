@@ -28,8 +28,7 @@ def write(path: Path, finals: Sequence[TrainedRun], who: Sequence[str]) -> None:
     for run in finals:
         for person in who:
             asked = run.method.group_on(run.server, person, run.ready.people[person].train)
-            group = drive(asked, run.executor.solver.compute)
-            if group is None:
+            if (group := drive(asked, run.executor.solver.compute)) is None:
                 return
             rows.append((run.task.seed, person, group))
     write_csv(path, TABLES[FILE], rows)

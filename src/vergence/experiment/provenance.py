@@ -123,8 +123,7 @@ def check_settings(out: Path, table: Mapping[str, Any]) -> None:
     then = settings(read_config(out / "config.toml"))
     # TOML has no tuples, so this table goes through TOML, too, before it is compared.
     mine = settings(tomllib.loads(tomli_w.dumps(dict(table))))
-    differ = [key for key in {**then, **mine} if then.get(key) != mine.get(key)]
-    if differ:
+    if differ := [key for key in {**then, **mine} if then.get(key) != mine.get(key)]:
         pairs = [f"{key}: {_value(then, key)}, now {_value(mine, key)}" for key in differ[:SHOWN]]
         more = f" (and {len(differ) - SHOWN} more)" if len(differ) > SHOWN else ""
         raise StateError(

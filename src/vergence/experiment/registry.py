@@ -287,8 +287,7 @@ def class_by_name(module: types.ModuleType, name: str, whole: str, base: type[T]
         ConfigError: there is no such class; or it is no subclass of `base`, is abstract, or is
             defined in another module.
     """
-    value = getattr(module, name, None)
-    if value is None:
+    if (value := getattr(module, name, None)) is None:
         known = [kind.__name__ for kind in concrete_subclasses(module, base)]
         near = nearest(name, known) if known else f", and no {base.__name__} at all"
         raise ConfigError(f"{module.__file__} has no class '{name}'{near} ('{whole}')")

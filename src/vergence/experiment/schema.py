@@ -220,8 +220,7 @@ class Experiment:
         """
         # Noise and poison are in loaded data already; attacks on updates happen in training.
         poison = None if isinstance(self.poison, DataPoison) else self.poison
-        clean = {"noise": Noise(), "few_data": FewSamples(), "poison": poison}
-        return replace(self, dataset=dataset, **clean)
+        return replace(self, dataset=dataset, noise=Noise(), few_data=FewSamples(), poison=poison)
 
     @property
     def several(self) -> bool:

@@ -348,8 +348,7 @@ def one_run(folder: Path) -> Experiment:
     config = folder / "config.toml"
     if not config.is_file():
         raise StateError(f"{folder} is no run directory (no config.toml){nearest_runs(folder)}")
-    experiment = load(config)
-    if experiment.several:
+    if (experiment := load(config)).several:
         labels = ", ".join(f"{folder}/{label}" for label in experiment.methods)
         several = len(experiment.methods) > 1
         what = "several methods; name one of" if several else "the folder of its one method; name"
@@ -442,8 +441,7 @@ def verify_digests(folder: Path) -> list[int]:
         return results["seeds"]
     manifest = read_manifest(folder)
     for seed in results["seeds"]:
-        about = manifest["done"].get(str(seed))
-        if about is None:
+        if (about := manifest["done"].get(str(seed))) is None:
             raise StateError(f"{folder}: seed {seed} is not finished")
         for file, sha in (about["files"][name] for name in about["files"] if name != "clients"):
             read_whole(folder, file, sha)

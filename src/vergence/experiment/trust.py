@@ -127,8 +127,7 @@ class Trust:
             raise UntrustedCode(f"{name} is Python code: {self.ban_reason}")
         if not (self.trust_code or (self.own_experiment and name not in self.recorded_code)):
             raise UntrustedCode(self.refusal(name))
-        here = self.file(name)
-        if here is None:
+        if (here := self.file(name)) is None:
             raise ConfigError(missing_code_text(name))
         # The file is read once, and this text is what runs: a second reading could give another.
         text = here.read_bytes()

@@ -110,8 +110,7 @@ def _place(text: str, own: frozenset[str]) -> str | None:
 
     Return None if the traceback has no line of the user's code. `own` are the files with this code.
     """
-    frames = [match.groups() for match in FRAME.finditer(text) if match[1] in own]
-    if not frames:
+    if not (frames := [match.groups() for match in FRAME.finditer(text) if match[1] in own]):
         return None
     file, line, name = frames[-1]
     return f"{Path(file).name}:{line}, {name}"

@@ -155,8 +155,7 @@ def _target_samples(
         if not display.target(place.tolist()):
             raise PartialRun(f"ended at target {number + 1} of 9; no calibration is written")
         # Short waits, so that Escape is noticed between two frames of a slow camera.
-        frame = camera.newest(0.05)
-        if frame is None:
+        if (frame := camera.newest(0.05)) is None:
             if camera.ended:
                 raise DataError(f"{camera.source} ended at target {number + 1} of 9")
             continue

@@ -119,8 +119,7 @@ def start(
                 tell(f"gaze for other programs: 127.0.0.1:{served.port}, token {served.token}")
             window = _window(shown.headless, console)
             # The view and the recording come before the session: their refusals cost no frame.
-            session = LiveSession(camera, view, window, recording, shown.seconds, tell, served)
-            end = session.run()
+            end = LiveSession(camera, view, window, recording, shown.seconds, tell, served).run()
     tell(f"{end.why}: {end.statistics.line(end.dropped)}")
     if recording is not None and end.recorded:
         tell(f"recording: {recording.path} ({end.recorded} frames)\ntable:     {recording.table}")

@@ -88,8 +88,7 @@ class FaceCamera:
 
     def patches(self, picture: NDArray[np.uint8]) -> list[EyePatch]:
         """Return both eyes; empty where no face is found, or an eye is partly outside."""
-        landmarks = self.find(picture)
-        if landmarks is None:
+        if (landmarks := self.find(picture)) is None:
             return []
         size = picture.shape[1], picture.shape[0]
         camera = Camera.guessed(*size) if self.camera is None else self.camera.of_size(*size)

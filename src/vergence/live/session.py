@@ -73,12 +73,9 @@ class LiveSession:
         """
         # Closed in reverse order: the camera first, the recording last, when all frames are in.
         with ExitStack() as last:
-            if self.recording is not None:
-                last.callback(self.recording.close)
-            if self.window is not None:
-                last.callback(self.window.close)
-            if self.served is not None:
-                last.callback(self.served.close)
+            for opened in (self.recording, self.window, self.served):
+                if opened is not None:
+                    last.callback(opened.close)
             last.enter_context(self.camera)
             try:
                 why = self._draw_all()
@@ -90,8 +87,7 @@ class LiveSession:
     def _draw_all(self) -> str:
         began, reported = perf_counter(), 0.0
         while True:
-            frame = self.camera.newest(POLL_S)
-            if frame is not None:
+            if (frame := self.camera.newest(POLL_S)) is not None:
                 if not self._draw(frame):
                     return "closed"
             elif self.camera.ended:

@@ -96,8 +96,7 @@ def write_page(
     check_new_folder(out)
     packages()
     source = portable.portable_source(open_source(folder, None, seed))
-    about = _about(source)
-    files = {"run.json": json.dumps(about, allow_nan=False).encode(), **_network(source)}
+    files = {"run.json": json.dumps(_about(source), allow_nan=False).encode(), **_network(source)}
     files |= runtime_files(runtime, PACKED if packed else SERVED)
     faces = face_networks()
     files |= {f"face_{name}.onnx": getattr(faces, name) for name in ("detection", "mesh", "iris")}

@@ -105,8 +105,7 @@ class EyeView:
         """
         picture = frame.picture
         full = rgb(picture, picture.width, picture.height, frame.orientation)
-        patches = self.eyes.patches(full)
-        if not patches:
+        if not (patches := self.eyes.patches(full)):
             return LiveGaze(full, None)
         gazes = [(self.model.gaze(eye.image, eye.seen.pose, eye.side), eye.seen) for eye in patches]
         # Directions are averaged, and no angles, which jump from pi to -pi.

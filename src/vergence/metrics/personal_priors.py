@@ -155,8 +155,7 @@ def attach_priors(
             _with_bank(p, bank, torch.full((len(p),), FOLDS)) for p in (splits.val, splits.test)
         ]
         people[person] = Splits(_with_bank(splits.train, bank, own), *rest)
-    held = federation.proxies
-    if held is not None:
+    if (held := federation.proxies) is not None:
         held = replace(
             held, train=with_one_prior(held.train, common), val=with_one_prior(held.val, common)
         )

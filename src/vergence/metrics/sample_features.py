@@ -57,8 +57,7 @@ def compact(samples: Samples, most: int, classes: int = 0) -> Compact:
     Raises:
         DataError: there is no such label, or neither pictures nor other inputs of a floating type.
     """
-    name = next((n for n in LABELS if n in samples.columns), None)
-    if name is None:
+    if (name := next((n for n in LABELS if n in samples.columns), None)) is None:
         raise DataError(
             f"skew is measured on a label column ({', '.join(LABELS)}); the data have "
             f"{', '.join(samples.columns)}"

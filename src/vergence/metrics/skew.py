@@ -133,8 +133,7 @@ class Runs:
             count = min(RUNS, max(length // 4, 2))
             sizes += [b - a for a, b in pairwise(np.arange(count + 1) * length // count)]
             owner += [client] * count
-        starts = np.cumsum([0, *sizes[:-1]])
-        return cls(starts, np.array(sizes), np.array(owner))
+        return cls(np.cumsum([0, *sizes[:-1]]), np.array(sizes), np.array(owner))
 
     @property
     def rows(self) -> NDArray[np.int64]:

@@ -154,8 +154,7 @@ def traffic(plan: SplitPlan) -> TextTable:
         "equal at: with fewer samples per person and round the cut sends less than FedAvg.",
         own_cut_sentence(plan),
     )
-    heading = f"{plan.model} on {plan.data}: what travels"
-    return TextTable(heading, heads, lines, 2, notes=notes)
+    return TextTable(f"{plan.model} on {plan.data}: what travels", heads, lines, 2, notes=notes)
 
 
 def own_cut_sentence(plan: SplitPlan) -> str:
@@ -208,8 +207,7 @@ def compute(plan: SplitPlan) -> TextTable:
         "U-shape: the client keeps the last stage too, so labels and head pose stay with it; the "
         "server repeats its forward pass.",
     )
-    heading = f"{plan.model} on {plan.data}: what is computed"
-    return TextTable(heading, heads, lines, 2, notes=notes)
+    return TextTable(f"{plan.model} on {plan.data}: what is computed", heads, lines, 2, notes=notes)
 
 
 def pace(plan: SplitPlan) -> TextTable:

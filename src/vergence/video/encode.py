@@ -55,8 +55,7 @@ def encode(
         OSError: the file cannot be written.
     """
     shown = iter(pictures)
-    opening = next(shown, None)
-    if opening is None:
+    if (opening := next(shown, None)) is None:
         raise ConfigError(f"{path}: a video needs at least one picture, got none")
     codec, options = _codec(path, preset)
     height, width = opening[1].shape[:2]
@@ -119,8 +118,7 @@ class _Track:
     def write(self, until_s: float) -> None:
         """Write the sound before a time; with infinity, the rest and the end of the track."""
         while self.written < until_s * RATE:
-            block = next(self.blocks, None)
-            if block is None:
+            if (block := next(self.blocks, None)) is None:
                 break
             frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(block), "fltp", "stereo")
             frame.sample_rate, frame.pts = RATE, self.written

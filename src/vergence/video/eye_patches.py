@@ -121,8 +121,7 @@ def opened_source(source: Path) -> FrameSource:
         DataError: the folder holds no picture, or a file cannot be read.
     """
     if source.is_dir():
-        paths = sorted(p for p in source.iterdir() if p.suffix.lower() in PICTURES)
-        if not paths:
+        if not (paths := sorted(p for p in source.iterdir() if p.suffix.lower() in PICTURES)):
             raise DataError(f"no pictures in {source}: known endings {', '.join(sorted(PICTURES))}")
     elif source.suffix.lower() in PICTURES:
         paths = [source]
@@ -146,8 +145,7 @@ def _targets(path: Path, names: list[str]) -> Mapping[int, NDArray]:
     points = np.stack([table.floats(axis) for axis in "xyz"], 1)
     refuse_nan(points, "x, y or z", path)
     places = {name: number for number, name in enumerate(names)}
-    unknown = [name for name in table.text("frame") if name not in places]
-    if unknown:
+    if unknown := [name for name in table.text("frame") if name not in places]:
         raise DataError(
             f"{path} names frame '{unknown[0]}', which is not among {names[0]} to {names[-1]}"
         )

@@ -104,8 +104,7 @@ def write_overlay(
     if not times.size:
         raise ConfigError("an overlay needs at least one frame, got none")
     # Written as "not >", so that a NaN is refused too.
-    bad = np.flatnonzero(~(np.diff(times) > 0))
-    if bad.size:
+    if (bad := np.flatnonzero(~(np.diff(times) > 0))).size:
         i = int(bad[0]) + 1
         raise ConfigError(
             f"frame times must increase: frame {i} is at {times[i]} s after {times[i - 1]} s"
@@ -257,8 +256,7 @@ def _scenes(
         named["true points"] = truth
     end: Any = object()
     for i, row in enumerate(zip_longest(*named.values(), fillvalue=end)):
-        short = [name for name, value in zip(named, row, strict=True) if value is end]
-        if short:
+        if short := [name for name, value in zip(named, row, strict=True) if value is end]:
             raise ConfigError(
                 f"an overlay needs one of each per frame, but there are {i} {' and '.join(short)} "
                 f"and more of {', '.join(n for n in named if n not in short)}"

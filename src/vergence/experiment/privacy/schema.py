@@ -159,8 +159,7 @@ def apply_poison(federation: Federation, poison: Poison | DataPoison) -> Federat
     federation is unchanged.
     """
     federation.refuse_many("choosing who lies")
-    attackers = poison.malicious_clients(federation.clients)
-    if not attackers:
+    if not (attackers := poison.malicious_clients(federation.clients)):
         return federation
     changed = poison.apply(federation) if isinstance(poison, DataPoison) else federation
     attack = f"{poison.attack} by {len(attackers)} of {len(federation.clients)} people, on purpose"
