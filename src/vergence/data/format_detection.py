@@ -48,6 +48,16 @@ CONDITION = re.compile(r"^(condition|cond|session|block|task|lighting|group)([ _
 VALID = re.compile(r"^(valid|validity|confidence|tracked)$")
 UNIT_WORD = re.compile(r"(?:^|[^a-z])(ms|us|µs|μs|ns)(?:[^a-z]|$)")
 SIDE = re.compile(r"(?<![A-Za-z])[xX](?![A-Za-z])|(?<=[a-z])X(?![a-z])")
+EYES = {
+    "left": "right",
+    "Left": "Right",
+    "LEFT": "RIGHT",
+    "right": "left",
+    "Right": "Left",
+    "RIGHT": "LEFT",
+}
+EYE = re.compile("|".join(EYES))
+OTHER_UNIT = re.compile(r"(?:^|[^a-z])(mm|cm|percent|pct|rad|radians?)(?:[^a-z]|$)|(%)")
 NOT_GAZE = re.compile(
     r"(^|[^a-z])(calib|valid|mouse|click|key|event|saccade|blink|message|log|trigger|aoi)",
     re.IGNORECASE,
@@ -386,8 +396,13 @@ def _guess_format(
         "check that they are the right ones",
         "columns.t_unit columns.unit": f"t_unit = '{columns['t_unit']}' and unit = "
         f"'{columns['unit']}' were guessed from a unit in the column's name, or from the size of "
-        "the numbers and their steps: check them, above all if the table holds fixations only",
+        "the numbers and their steps: check them, above all if the table holds fixations only; y "
+        "is taken to count downwards: if it does not, say --set federation.origin=bottom_left",
     }
+    eyes = {role: [roles[role], _other_eye(roles[role])] for role in ("x", "y")}
+    if all(other != one and other in table for one, other in eyes.values()):
+        columns |= eyes
+        notes["columns.x columns.y"] = "gaze is the mean of both eyes, or of the one that was seen"
     if others:
         notes["files"] = (
             f"{', '.join(_relative(root, others))}: gaze in other columns than {path.name}, which "
@@ -488,6 +503,11 @@ def _lower_words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
+def _other_eye(name: str) -> str:
+    """Return the name that a column of one eye has for the other eye; else the name itself."""
+    return EYE.sub(lambda word: EYES[word.group()], name)
+
+
 def _y_name(name: str) -> str:
     """Return the name of the y column that belongs to the x column `name`."""
     return SIDE.sub(lambda x: "Y" if x.group() == "X" else "y", name, count=1)
@@ -519,6 +539,11 @@ def _place_unit(table: DelimitedTable, roles: Mapping[str, str]) -> str:
     sides = sides[np.isfinite(sides)]
     if "deg" in roles["x"].lower():
         return "deg"
+    if other := OTHER_UNIT.search(_lower_words(roles["x"])):
+        raise DataError(
+            f"{table.path}: '{roles['x']}' is in {other.group(1) or '%'} by its name: px, fraction "
+            "and deg are read, so convert it, or name columns and unit with --set"
+        )
     if not len(sides):
         raise DataError(f"{table.path}: '{roles['x']}' and '{roles['y']}' hold no number at all")
     # A tenth may be outliers; fractions lie a little outside [0, 1] where gaze left the picture.

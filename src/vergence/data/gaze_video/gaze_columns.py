@@ -41,6 +41,9 @@ STARTS, ENDS = (
     for edge in ("Start", "End")
 )
 """Texts in Tobii Pro Lab's column of events when a stimulus appears, and when it disappears."""
+# Measurements are never zero to the last digit, or a few times where they are whole numbers.
+FEW_ZEROS, MOST_ZEROS = 5, 0.01
+"""More exact zeros than this number, and this share of a table's samples, are refused."""
 # NumPy gives every row of a column the memory of its longest text.
 LONGEST = 1000
 """Most characters of a name in a cell."""
@@ -326,6 +329,13 @@ def read_rows(
     valid = np.isfinite(x) & np.isfinite(y)
     if by_role.get("valid"):
         valid &= table.flags(by_role["valid"][0], columns.valid_from)
+    corner = valid & (x == 0) & (y == 0)
+    if not columns.missing and corner.sum() > max(FEW_ZEROS, MOST_ZEROS * valid.sum()):
+        raise DataError(
+            f"{path}: gaze is exactly (0, 0) in {corner.sum()} of {valid.sum()} samples, first in "
+            f"row {table.line(int(np.argmax(corner)))}, which many trackers write where they lost "
+            "it: set columns.missing = [0], or [-1] if somebody looked there"
+        )
 
     def words(role: str) -> NDArray[np.str_]:
         names = by_role.get(role)

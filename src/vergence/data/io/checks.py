@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 import torch
+from PIL import ExifTags
 from PIL.Image import Resampling
 from rich.console import Console
 from rich.progress import Progress
@@ -236,6 +237,9 @@ def read_pictures(paths: Sequence[Path], size: tuple[int, int], what: str, hint:
     for row, path in zip(rows, with_progress(paths, what), strict=True):
         need_file(path, hint)
         with open_image(path, str(path), hint) as image:
+            # Some programs turn such a picture when they show it, others do not.
+            if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+                raise ValueError("its EXIF header turns it: save it turned as it was shown")
             rgb = image.convert("RGB")
         fitted = rgb if rgb.size == size else rgb.resize(size, Resampling.LANCZOS)
         row[:] = np.asarray(fitted)

@@ -139,14 +139,23 @@ class DelimitedTable:
         """Return a column as bool: true for numbers from `valid_from` up, and for words in `YES`.
 
         Raises:
-            DataError: a cell holds neither a number nor a word in `YES` or `NO`.
+            DataError: a cell holds neither a number nor a word in `YES` or `NO`; or a number above
+                1, such as a code or a percentage, where `valid_from` is at most 1.
         """
 
         def convert(cell: str) -> bool:
             word = cell.strip().lower()
-            return word in YES if word in YES + NO else self.form.number(word) >= valid_from
+            if word in YES + NO:
+                return word in YES
+            number = self.form.number(word)
+            if number > 1 >= valid_from:
+                raise ValueError
+            return number >= valid_from
 
-        needs = f"needs a number, or one of {', '.join(YES)} or {', '.join(NO[:3])}"
+        needs = (
+            f"needs a number, or one of {', '.join(YES)} or {', '.join(NO[:3])}: from 0 (lost) to "
+            "1, or percent with valid_from = 60 or so; codes of which 0 is best are not read"
+        )
         return np.array(self.convert(name, convert, needs), bool)
 
     def convert(self, name: str, kind: Callable[[str], Any], needs: str = "") -> list[Any]:

@@ -45,6 +45,7 @@ def open_image(source: Path | BinaryIO, name: str, hint: str) -> Iterator[Image.
             # Pillow warns from half its limit on: that is a large photograph, and harmless.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(source, formats=FORMATS) as picture:
+                _refuse_unknown_colours(picture)
                 yield picture
     except FAULTS as fault:
         reason = first_line(fault)
@@ -53,3 +54,17 @@ def open_image(source: Path | BinaryIO, name: str, hint: str) -> Iterator[Image.
         raise DataError(
             f"cannot decode {name} ({reason}): {hint}", code="file-unreadable"
         ) from fault
+
+
+def _refuse_unknown_colours(picture: Image.Image) -> None:
+    """Refuse a picture whose colours, as they were shown, the file does not say.
+
+    Raises:
+        ValueError: the picture has more than 8 bits a channel, or transparent parts.
+    """
+    # Pillow would cut 16 bits off at 255, so that nearly all becomes white.
+    if picture.mode.startswith(("I", "F")):
+        raise ValueError("more than 8 bits a channel, whose range is unknown: save it with 8 bits")
+    alpha = picture.convert("RGBA").getchannel("A") if picture.has_transparency_data else None
+    if alpha is not None and alpha.getextrema() != (255, 255):
+        raise ValueError("transparent parts, behind which anything may have been: fill them")

@@ -22,7 +22,9 @@ from av.error import FFmpegError
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import ArrayLike, NDArray
+from PIL import ExifTags, Image
 
+from vergence.data.io.image_files import FAULTS, FORMATS
 from vergence.data.io.path_patterns import NOT_DATA
 from vergence.errors import DataError
 
@@ -34,6 +36,18 @@ VIDEOS = (
 Orientation = tuple[int, int, bool]
 """Direction of x and of y in the stored frame (1 or -1), and whether x and y are swapped."""
 UPRIGHT: Orientation = (1, 1, False)
+EXIF: dict[int, Orientation] = {
+    2: (-1, 1, False),
+    3: (-1, -1, False),
+    4: (1, -1, False),
+    5: (1, 1, True),
+    6: (-1, 1, True),
+    7: (-1, -1, True),
+    8: (1, -1, True),
+}
+"""Orientation of a picture by the number in its EXIF header."""
+TURNED = {90: EXIF[8], 180: EXIF[3], 270: EXIF[6]}
+"""Orientation by the degrees of a turn to the left."""
 SEEK_OVER_S = 2.0
 """The reader skips gaps of more seconds by a seek; it decodes the frames of shorter gaps."""
 
@@ -261,7 +275,12 @@ def frame_orientation(frame: VideoFrame) -> Orientation:
     The matrix (a, b; c, d) puts the stored pixel (x, y) at (a x + c y, b x + d y). Four of its
     eight orientations are mirrored (front cameras), which an angle cannot express.
     """
-    if (matrix := frame.side_data.get("DISPLAYMATRIX")) is None:
+    try:
+        matrix = frame.side_data.get("DISPLAYMATRIX")
+    # PyAV has no name for some kinds of side data, such as EXIF.
+    except ValueError:
+        return TURNED.get(round(frame.rotation) % 360, UPRIGHT)
+    if matrix is None:
         return UPRIGHT
     (a, b, _), (c, d, _), _ = np.frombuffer(matrix, np.int32).reshape(3, 3).tolist()
     turned = abs(b) > abs(a)
@@ -280,7 +299,9 @@ def videos_in(folder: Path, stem: str = "*", usual: Collection[str] = VIDEOS[:6]
 
 
 def _orientation_of(path: Path) -> Orientation:
-    """Return the orientation of a video by its first frame."""
+    """Return the orientation of a picture by its EXIF header, of a video by its first frame."""
+    with suppress(*FAULTS), Image.open(path, formats=FORMATS) as picture:
+        return EXIF.get(picture.getexif().get(ExifTags.Base.Orientation, 1), UPRIGHT)
     # A video that cannot be decoded is refused with its reason where its frames are read.
     with suppress(FFmpegError), av.open(str(path)) as container:
         for frame in container.decode(video=0):
