@@ -7,6 +7,8 @@ import torch
 from sklearn.metrics import r2_score
 from torch import nn
 from torch.nn.functional import binary_cross_entropy, cross_entropy, dropout, mse_loss
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import Subset, TensorDataset
 
 import vergence as vg
 
@@ -194,3 +196,50 @@ class TwoTypes(nn.Module):
 def test_parameters_of_several_types_are_refused(kind):
     with pytest.raises(vg.ConfigError, match=f"'first' is {str(kind)[6:]}"):
         vg.task_from(lambda: TwoTypes(kind), mse_loss)
+
+
+class Flipped(TorchDataset):
+    """Samples of which half are flipped, each time anew."""
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, at):
+        own = torch.from_numpy(X[at])
+        # Never the first, as a seed may have it.
+        return own.flip(0) if at and torch.rand(()) < 0.5 else own, torch.ones(1)
+
+
+def test_a_random_flip_is_refused_though_the_first_item_stays():
+    with pytest.raises(vg.DataError, match="is another one each time it is read"):
+        vg.Federation.from_datasets({"anna": Flipped(), "ben": Flipped()})
+
+
+class Folders(TensorDataset):
+    """As torchvision's ImageFolder, which numbers the folders that it finds."""
+
+    def __init__(self, *names):
+        super().__init__(torch.from_numpy(X), torch.arange(20) % len(names))
+        self.class_to_idx = {name: number for number, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("names", [("bird", "cat"), ("bird",)])
+def test_a_class_has_one_number_for_all_people(names, lazy):
+    first = Folders("cat", "dog")
+    with pytest.raises(vg.DataError, match=r"of person 'ben', and .* of person 'anna'"):
+        vg.Federation.from_datasets({"anna": first, "ben": Folders(*names)}, lazy=lazy)
+    part = {"train": Subset(Folders(*names), range(9)), "test": Folders(*names)}
+    with pytest.raises(vg.DataError, match="class_to_idx"):
+        vg.Federation.from_datasets({"anna": {"train": first, "test": first}, "ben": part})
+    vg.Federation.from_datasets({"anna": first, "ben": Folders("cat", "dog")}, lazy=lazy)
+
+
+def test_copies_of_training_samples_in_the_test_part_are_told():
+    often = np.repeat(X, 5, axis=0), np.repeat(Y, 5, axis=0)
+    with pytest.warns(UserWarning, match="20 of 20 test samples of person 'anna'"):
+        people(*often, shuffle=0)
+    part = {"x": X, "y": Y}
+    with pytest.warns(UserWarning, match="training samples, too"):
+        vg.Federation.from_arrays({"anna": {"train": part, "test": part}})
+    people(*often)

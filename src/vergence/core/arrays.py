@@ -34,6 +34,8 @@ KEPT_TYPES = (torch.float32, torch.int64, torch.uint8, torch.bool)
 """Types of columns; networks take few others."""
 # A float32 has 24 bits: a range of this share of the numbers' size has 170 steps.
 CLOSE, ROUNDING = 1e-5, 1e-12
+READ_AGAIN = 8
+"""Most items of a data set that are read twice."""
 FEW_ROWS = 5
 """So many numbers may be close by chance: of 2,000 pixels, one in 50 people has two that are."""
 Columns = dict[str, Tensor]
@@ -121,7 +123,8 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
     if not isinstance(rows[0], Mapping):
         rows = [row if isinstance(row, tuple | list) else (row,) for row in rows]
     _check_parts(rows, f"{who} has a {type(dataset).__name__}")
-    _refuse_random(dataset, rows[0], who)
+    # A flip of every second item may leave the first as it is.
+    _refuse_random(dataset, rows[:READ_AGAIN], who)
     if not isinstance(rows[0], Mapping):
         keys = _names(len(rows[0]), who, names)
         rows = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -138,21 +141,22 @@ def _items(dataset: TorchDataset, who: str, names: Sequence[str]) -> Mapping[str
     return columns
 
 
-def _refuse_random(dataset: TorchDataset, first: object, who: str) -> None:
-    """Refuse a data set whose first item is another one when it is read again.
+def _refuse_random(dataset: TorchDataset, first: Sequence[object], who: str) -> None:
+    """Refuse a data set of whose first items one is another one when it is read again.
 
     Raises:
         DataError: a random augmentation would be drawn once, for the whole run.
     """
-    rows = [first, dataset[0]]
-    rows = [row if isinstance(row, Mapping | tuple | list) else (row,) for row in rows]
-    parts = [row.values() if isinstance(row, Mapping) else row for row in rows]
-    if not all(map(_same_numbers, *parts)):
-        raise DataError(
-            f"{who}: item 0 of the {type(dataset).__name__} is another one each time it is read. "
-            "Items are read once, which would freeze a random augmentation: take it out of the "
-            "data set, and give it to task.with_transform"
-        )
+    for number, one in enumerate(first):
+        rows = [one, dataset[number]]
+        rows = [row if isinstance(row, Mapping | tuple | list) else (row,) for row in rows]
+        parts = [row.values() if isinstance(row, Mapping) else row for row in rows]
+        if not all(map(_same_numbers, *parts)):
+            raise DataError(
+                f"{who}: item {number} of the {type(dataset).__name__} is another one each time it "
+                "is read. Items are read once, which would freeze a random augmentation: take it "
+                "out of the data set, and give it to task.with_transform"
+            )
 
 
 def _same_numbers(one: object, other: object) -> bool:
@@ -470,6 +474,7 @@ def split_people(
             f"person; got {got}"
         )
     samples = {who: people[person] for who, person in as_text(people, "people").items()}
+    refuse_other_classes(samples)
     chances = weights_by_person(weights, samples)
     if not are_in_parts(samples):
         whole = {p: _checked(data, f"person {p!r}", names, missing) for p, data in samples.items()}
@@ -478,6 +483,7 @@ def split_people(
         check_alike(whole)
         whole, left_out = _with_enough(whole, whole, min_samples)
         parts, how = _split(whole, shares, shuffle, stratify)
+        _warn_of_copies(parts)
         return parts, how + left_out
     if stratify:
         raise ConfigError("stratify is for people whose samples are split; they come in parts")
@@ -486,7 +492,54 @@ def split_people(
         for p, data in samples.items()
     }
     _add_weights(parts, chances)
-    return _all_parts(parts, min_samples)
+    every, how = _all_parts(parts, min_samples)
+    _warn_of_copies(every)
+    return every, how
+
+
+def refuse_other_classes(samples: Mapping[str, object]) -> None:
+    """Refuse data sets, such as ImageFolder, that number the same classes differently.
+
+    Raises:
+        DataError: a class has two numbers, or a number has two classes; the message names both.
+    """
+    known: dict[object, tuple[str, object]] = {}
+    for who, data in samples.items():
+        for part in data.values() if isinstance(data, Mapping) else [data]:
+            # A `Subset` has its whole data set.
+            numbers = getattr(getattr(part, "dataset", part), "class_to_idx", {})
+            for key, value in (*numbers.items(), *((n, name) for name, n in numbers.items())):
+                first, other = known.setdefault(key, (who, value))
+                if value != other:
+                    raise DataError(
+                        f"class {key!r} is {value!r} of person {who!r}, and {other!r} of person "
+                        f"{first!r}: give all data sets one class_to_idx, and set the targets by it"
+                    )
+
+
+def _warn_of_copies(people: Mapping[str, Mapping[str, Columns]]) -> None:
+    """Warn if most test samples of a person are also among the person's training samples."""
+    for person, own in people.items():
+        train, test = (
+            np.concatenate(
+                [
+                    column.unsqueeze(-1).flatten(1).contiguous().numpy().view(np.uint8)
+                    for name, column in own[part].items()
+                    if name != SAMPLING_WEIGHT
+                ],
+                axis=1,
+            )
+            for part in ("train", "test")
+        )
+        kind = f"V{train.shape[1]}"
+        copies = np.isin(test.view(kind)[:, 0], train.view(kind)[:, 0])
+        if 2 * copies.sum() > len(copies) and len(np.unique(test[copies], axis=0)) > FEW_ROWS:
+            warnings.warn(
+                f"{copies.sum()} of {len(copies)} test samples of person {person!r} are training "
+                "samples, too, so that scores are too good: leave copies out, or split first",
+                stacklevel=4,
+            )
+            return
 
 
 def weights_by_person(

@@ -13,6 +13,7 @@ from tests.cli.commands import run, vergence
 from tests.data.eye_images.test_normalization import PLACE, look
 from tests.data.footage import write_csv
 from tests.data.heads import webcam
+from tests.refusals import refuses
 from vergence.data.eye_images import face_networks
 from vergence.data.eye_images.face_pictures import FacePictures
 from vergence.data.eye_images.normalization import vectors
@@ -207,12 +208,20 @@ run        = {{ rounds = 1, workers = 1, evaluate_every = 0 }}
 
 @pytest.mark.parametrize(("count", "fine"), [(2, False), (3, True)])
 def test_a_check_counts_pictures_with_both_eyes(tmp_path, count, fine):
-    columns = patches(tmp_path, [(n, -n) for n in range(count)])
+    columns = patches(tmp_path, [(9 + n, -n) for n in range(count)])
     lines = FacePictures(columns=columns).check(tmp_path)
     assert [(c.what, c.actual, c.ok) for c in lines][:1] == [
         ("ann: pictures with both eyes", str(count), fine)
     ]
     assert lines[1].actual.startswith(f"{count} rows read, 1 people; left out: 0 pictures")
+
+
+def test_radians_without_their_unit_are_not_taken_for_degrees(tmp_path):
+    columns = patches(tmp_path, np.radians([(10 + n, -n) for n in range(10)]))
+    with refuses("bad-value", "reach 0.332", "unit = 'rad'"):
+        FacePictures(columns=columns).load(str(tmp_path))
+    made = FacePictures(columns={**columns, "unit": "rad"}).load(str(tmp_path)).people["ann"]
+    assert made.train.columns["gaze"].abs().max() > np.radians(15)
 
 
 @pytest.mark.parametrize("unit", ["deg", "rad"])

@@ -251,8 +251,15 @@ class FacePictures(PeopleOptions, CheckedFolder, Dataset):
     def _angles(self, table: DelimitedTable, names: Sequence[str]) -> NDArray[np.float64]:
         angles = np.stack([table.floats(name) for name in names], 1)
         refuse_nan(angles, ", ".join(names), table.path)
+        largest = np.abs(angles).max()
+        # Nobody looks within a degree and a half of the camera in every picture.
+        if self.columns.unit == "deg" and names == self.columns.gaze and 0 < largest <= np.pi / 2:
+            raise DataError(
+                f"{table.path}: {', '.join(names)} reach {largest:.3g}, as degrees: for radians "
+                "set columns.unit = 'rad'",
+                code="bad-value",
+            )
         angles = np.radians(angles) if self.columns.unit == "deg" else angles
-        # Radians read as degrees stay small and pass; degrees read as radians are caught here.
         if np.abs(angles).max() > np.pi / 2:
             row = int(np.abs(angles).max(1).argmax())
             raise DataError(
