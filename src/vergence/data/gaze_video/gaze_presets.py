@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
+from vergence.core.options import NamedOptions
+from vergence.data.gaze_video.conditions import condition_names
 from vergence.data.gaze_video.gaze_columns import GazeColumns, column, read_header
 from vergence.errors import ConfigError, DataError, meant
 
@@ -151,6 +153,35 @@ def preset_of(name: str, data: str) -> GazePreset:
             f"{data}: preset '{name}' is gaze {where}: use the data set '{preset.data}'"
         )
     return preset
+
+
+@dataclass(frozen=True)
+class GazeTableOptions(NamedOptions):
+    """Options of data sets of gaze tables: how tables are found, and what their columns mean.
+
+    Attributes:
+        preset: name of the preset of a tracker maker, or path of a preset in a .toml file, instead
+            of `columns`. Options that are set take precedence over the preset's.
+        columns: names and units of the tables' columns.
+        files: pattern of the tables' paths below root, such as `{person}/*.csv`; default: every
+            table that has the columns.
+        without: patterns of tables that are not read.
+    """
+
+    preset: str = ""
+    columns: GazeColumns = field(default_factory=GazeColumns)
+    files: str = ""
+    without: tuple[str, ...] = ()
+    data: ClassVar[str]
+    """Name of the data set, as presets have it."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, Mapping):
+            object.__setattr__(self, "columns", GazeColumns(**self.columns))
+        super().__post_init__()
+        condition_names(self.columns.conditions, self.files)
+        if self.preset:
+            preset_of(self.preset, self.data)
 
 
 def columns_of(

@@ -15,9 +15,9 @@ Used by `data.format_detection` and `data.gaze_tracks`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,12 @@ from vergence.data.gaze_video.gaze_columns import (
     to_fractions,
 )
 from vergence.data.gaze_video.gaze_files import GazeFiles
-from vergence.data.gaze_video.gaze_presets import OWN_RECORDINGS, GazePreset, columns_of, preset_of
+from vergence.data.gaze_video.gaze_presets import (
+    OWN_RECORDINGS,
+    GazePreset,
+    GazeTableOptions,
+    columns_of,
+)
 from vergence.data.gaze_video.recording import (
     Recording,
     WindowOptions,
@@ -71,7 +76,7 @@ MAX_LENGTH_RATIO = 3.0
 
 
 @dataclass(frozen=True)
-class GazeTable(WindowOptions, CheckedFolder, Dataset):
+class GazeTable(GazeTableOptions, WindowOptions, CheckedFolder, Dataset):
     """Windows of the user's own recordings: gaze tables with scene videos.
 
     Attributes:
@@ -95,10 +100,6 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
         clock: what to do if time goes back in a table: "refuse" the data, or "sort" the rows.
     """
 
-    preset: str = ""
-    columns: GazeColumns = field(default_factory=GazeColumns)
-    files: str = ""
-    without: tuple[str, ...] = ()
     videos: str = ""
     origin: Origin = "top_left"
     start: float | str = 0.0
@@ -107,14 +108,10 @@ class GazeTable(WindowOptions, CheckedFolder, Dataset):
     fov_deg: tuple[float, ...] = ()
     lens: Lens = "pinhole"
     clock: Literal["refuse", "sort"] = "refuse"
+    data: ClassVar[str] = "gaze_table"
 
     def __post_init__(self) -> None:
-        if isinstance(self.columns, Mapping):
-            object.__setattr__(self, "columns", GazeColumns(**self.columns))
         super().__post_init__()
-        condition_names(self.columns.conditions, self.files)
-        if self.preset:
-            preset_of(self.preset, "gaze_table")
         if self.fov_deg and (len(self.fov_deg) != 2 or not all(0 < a < 180 for a in self.fov_deg)):
             raise ConfigError(
                 f"fov_deg must be (horizontal, vertical), each 0 to 180 degrees, got {self.fov_deg}"

@@ -15,10 +15,10 @@ Used by `cli.data_import` and `data.gaze_tracks`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PureWindowsPath
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ from vergence.data.gaze_video.conditions import (
 )
 from vergence.data.gaze_video.gaze import Event, Gaze
 from vergence.data.gaze_video.gaze_columns import (
-    GazeColumns,
     GazeRows,
     Origin,
     in_time_order,
@@ -45,7 +44,13 @@ from vergence.data.gaze_video.gaze_columns import (
     to_fractions,
 )
 from vergence.data.gaze_video.gaze_files import PICTURES, GazeFiles, default_person
-from vergence.data.gaze_video.gaze_presets import OWN_RECORDINGS, GazePreset, columns_of, preset_of
+from vergence.data.gaze_video.gaze_presets import (
+    OWN_RECORDINGS,
+    GazePreset,
+    GazeTableOptions,
+    columns_of,
+    preset_of,
+)
 from vergence.data.gaze_video.recording import (
     GazeWindow,
     Recording,
@@ -128,7 +133,7 @@ class StimulusTrial:
 
 
 @dataclass(frozen=True)
-class Stimuli(PeopleOptions, CheckedFolder, Dataset):
+class Stimuli(GazeTableOptions, PeopleOptions, CheckedFolder, Dataset):
     """Gaze of the user's own participants on the same pictures or videos, split by stimulus.
 
     Attributes:
@@ -162,10 +167,6 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
         max_gap_ms: metrics do not use video frames without a gaze measurement within this time.
     """
 
-    preset: str = ""
-    columns: GazeColumns = field(default_factory=GazeColumns)
-    files: str = ""
-    without: tuple[str, ...] = ()
     stimuli: str = "stimuli"
     unknown: Literal["error", "skip"] = "error"
     place: Literal["", "picture", "fill", "fit", "centre"] = ""
@@ -182,14 +183,7 @@ class Stimuli(PeopleOptions, CheckedFolder, Dataset):
     step_s: float = 0.25
     stride_s: float = 1.0
     max_gap_ms: float = 40.0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.columns, Mapping):
-            object.__setattr__(self, "columns", GazeColumns(**self.columns))
-        super().__post_init__()
-        condition_names(self.columns.conditions, self.files)
-        if self.preset:
-            preset_of(self.preset, "stimuli")
+    data: ClassVar[str] = "stimuli"
 
     @property
     def frame_step_s(self) -> float | None:
