@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vergence.core.naming import plural
+from vergence.core.naming import by_key, plural
 from vergence.data.gaze_video.gaze_columns import SECONDS, TICKS, GazeColumns, iso_ns, read_header
 from vergence.data.gaze_video.gaze_files import (
     NO_GAZE,
@@ -151,13 +151,13 @@ def _known_format(
     Raises:
         DataError: presets with different readers fit.
     """
-    tables: dict[str, list[Path]] = {}
     # Where two presets fit, the one that asks for more columns is the more specific one.
     order = sorted(PRESETS, key=lambda name: -len(PRESETS[name].known_by))
-    for path, header in headers.items():
-        known = [n for n in order if PRESETS[n].known_by and PRESETS[n].matches(header)]
-        tables.setdefault(known[0] if known else "", []).append(path)
-    tables.pop("", None)
+    tables = by_key(
+        (name, path)
+        for path, header in headers.items()
+        for name in [n for n in order if PRESETS[n].known_by and PRESETS[n].matches(header)][:1]
+    )
     by_name = {
         name: [
             path for pattern in preset.files for path, _ in matching_files(root, pattern, "files")
@@ -166,11 +166,11 @@ def _known_format(
         if not preset.known_by
     }
     # One reader may serve several presets; those with files of their own come first.
-    by_reader: dict[str, list[str]] = {}
-    for name in [n for n, paths in by_name.items() if paths] + sorted(tables):
-        preset = PRESETS[name]
-        kind = preset.reader or preset.data + (name if preset.columns else "")
-        by_reader.setdefault(kind, []).append(name)
+    by_reader = by_key(
+        (preset.reader or preset.data + (name if preset.columns else ""), name)
+        for name in [n for n, paths in by_name.items() if paths] + sorted(tables)
+        for preset in [PRESETS[name]]
+    )
     if len(by_reader) > 1:
         first = [names[0] for names in by_reader.values()]
         listed = "; ".join(f"{PRESETS[name].title} ({name})" for name in first)

@@ -1,6 +1,7 @@
 """Dataclasses of options as tables of an experiment file: the inverse of `record_from_table`.
 
-Used by `adaptation.adapted_run`, `api.from_objects`, `api.reopened` and `experiment.schema`.
+Used by `adaptation.adapted_run`, `api.from_objects`, `api.reopened`, `experiment.schema` and
+`studies.comparability`.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ def table_of(record: Any, *leave: str) -> Table:
     return {
         p.name: toml_value(values[p.name])
         for p in parts
-        if values[p.name] != _default(p) or IN_CONFIG in p.metadata
+        if values[p.name] != default_of(p) or IN_CONFIG in p.metadata
     }
 
 
-def _default(part: Field[Any]) -> Any:
+def default_of(part: Field[Any]) -> Any:
+    """Return the default of a dataclass field, which its factory may make; MISSING if none."""
     if part.default is not MISSING:
         return part.default
     return part.default_factory() if part.default_factory is not MISSING else MISSING

@@ -110,10 +110,12 @@ def calibrate(
         DataError: the camera ended, or a target has no frame with an eye in it.
         PartialRun: the person ended the calibration; nothing is written.
     """
-    samples: list[TargetSample] = []
     shares = plan.points_mm / (plan.width_mm, plan.height_mm)
-    for number, place in enumerate(shares):
-        samples += _target_samples(camera, eyes, display, plan, number, place, clock)
+    samples = [
+        sample
+        for number, place in enumerate(shares)
+        for sample in _target_samples(camera, eyes, display, plan, number, place, clock)
+    ]
     columns = columns_of(samples, plan)
     # Pictures of eyes identify people: the file is readable by its owner only.
     with replacing(out, secret=True) as scratch, scratch.open("wb") as file:

@@ -293,11 +293,9 @@ def learns(method: Method, task: Task, plan: Plan, statements: Sequence[Statemen
     if method.pooled:
         table.add_row("data centre", "everything: raw recordings and labels of everybody")
         return table
-    for who, text in _of_requests(method, task, plan):
-        table.add_row(who, text)
-    for text, who in ((each.text, each.who) for each in statements if each.part == "table"):
-        table.add_row(who, text)
-    for who, text in _of_others(method, task, plan, statements):
+    protected = [(each.who, each.text) for each in statements if each.part == "table"]
+    of_others = _of_others(method, task, plan, statements)
+    for who, text in (*_of_requests(method, task, plan), *protected, *of_others):
         table.add_row(who, text)
     return table
 

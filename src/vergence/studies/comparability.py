@@ -26,6 +26,7 @@ from vergence.engine.participation import Participation
 from vergence.engine.round_loop import Plan
 from vergence.errors import ConfigError, StateError, nearest
 from vergence.experiment.packaged import Table
+from vergence.experiment.record_tables import default_of
 from vergence.experiment.registry import find, modules
 from vergence.experiment.schema import merge
 from vergence.results.read import Run, StudyResults
@@ -179,12 +180,8 @@ def _config(run: Run) -> Table:
 def _filled(table: Mapping[str, Any], record: type | None) -> Table:
     """Return a table with the defaults of its dataclass filled in."""
     # A file that states a default is no other than one that leaves the key out.
-    given: Table = {}
-    for f in fields(record) if record is not None and is_dataclass(record) else ():
-        if f.default is not MISSING:
-            given[f.name] = f.default
-        elif f.default_factory is not MISSING:
-            given[f.name] = f.default_factory()
+    own = fields(record) if record is not None and is_dataclass(record) else ()
+    given = {f.name: value for f in own if (value := default_of(f)) is not MISSING}
     return {key: _plain(value) for key, value in merge(given, dict(table)).items()}
 
 

@@ -111,11 +111,12 @@ def scores(parts: Mapping[str, Run], per_split: bool = False) -> list[tuple[Any,
 def turns(parts: Mapping[str, Run], per_split: bool = False) -> list[list[str]]:
     """Return the rows of turns.csv, each the mean over the splits in which a turn took place."""
     kinds = [COLUMNS[name].kind for name in TABLES["turns.csv"]]
-    found: dict[tuple[Any, ...], list[list[str]]] = {}
-    for split, run in parts.items():
-        for row in text_rows(run.folder / "turns.csv")[1:]:
-            row[2] = _person_key(row[2], split, per_split)
-            found.setdefault(tuple(row[:5]), []).append(row)
+    every = (
+        [*row[:2], _person_key(row[2], split, per_split), *row[3:]]
+        for split, run in parts.items()
+        for row in text_rows(run.folder / "turns.csv")[1:]
+    )
+    found = by_key((tuple(row[:5]), row) for row in every)
     return [_mean_turn(kinds, rows) for rows in found.values()]
 
 
@@ -165,13 +166,13 @@ def spread_of(parts: Mapping[str, Run]) -> dict[str, Any]:
 
 
 def _write_priors(out: Path, folders: Mapping[int, Path], per_split: bool) -> None:
-    found: dict[tuple[str, str, str], list[float]] = {}
-    for seed, folder in folders.items():
-        for prior, people in read(folder).priors.items():
-            for person, metrics in people.items():
-                for metric, value in metrics.items():
-                    key = (prior, _person_key(person, seed, per_split), metric)
-                    found.setdefault(key, []).append(value)
+    found = by_key(
+        ((prior, _person_key(person, seed, per_split), metric), value)
+        for seed, folder in folders.items()
+        for prior, people in read(folder).priors.items()
+        for person, metrics in people.items()
+        for metric, value in metrics.items()
+    )
     rows = [(*key, repr(float(np.mean(values)))) for key, values in found.items()]
     results.write_csv(out / "priors.csv", TABLES["priors.csv"], rows)
     named = {str(seed): folder for seed, folder in folders.items()}

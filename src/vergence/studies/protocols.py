@@ -423,8 +423,11 @@ def leave_condition_out(scene: StudyScene) -> None:
         # A level may be any text, and no name of a folder.
         folder = train(scene.out / LEAVE_CONDITION / "folds" / f"{place:03d}")
         found = {run.label: run.scores(task.headline) for run in read(folder).runs}
-        for label, scores in found.items():
-            lines += [(label, name, level, p, task.headline, repr(s)) for p, s in scores.items()]
+        lines += [
+            (label, name, level, person, task.headline, repr(score))
+            for label, scores in found.items()
+            for person, score in scores.items()
+        ]
         means = [float(np.mean([*scores.values()])) for scores in found.values()]
         rows.append([f"{name} {level}", *(number(mean, digits(means)) for mean in means)])
     path = scene.out / LEAVE_CONDITION / "levels.csv"

@@ -1,7 +1,7 @@
 """Conditions of recordings, such as session or lighting: words of tables and paths, and numbers.
 
-Used by `data.gaze_video.gaze_presets`, `data.gaze_video.gaze_table`, `data.gaze_video.recording` and
-`data.saliency.stimuli`.
+Used by `data.gaze_video.gaze_presets`, `data.gaze_video.gaze_table`, `data.gaze_video.recording`
+and `data.saliency.stimuli`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Used by `data.gaze_video.ego4d` and `data.gaze_video.egtea`.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from annotated_types import Ge
 
 from vergence.core.federation import Federation
+from vergence.core.naming import by_key
 from vergence.data.gaze_video.recording import (
     CutRecordings,
     GazeWindow,
@@ -123,7 +125,6 @@ class OfficialClips:
 
     def __init__(self, lists: tuple[str, str], clips: Sequence[ListedClip]) -> None:
         self.lists, self.clips = lists, clips
-        self.by_source: dict[str, list[ListedClip]] = {}
         names: set[str] = set()
         for clip in clips:
             if clip.name in names:
@@ -132,9 +133,8 @@ class OfficialClips:
                     f"from {GLC}"
                 )
             names.add(clip.name)
-            self.by_source.setdefault(clip.source, []).append(clip)
-        for own in self.by_source.values():
-            own.sort(key=lambda clip: clip.start_s)
+        in_time = sorted(clips, key=lambda clip: clip.start_s)
+        self.by_source = by_key((clip.source, clip) for clip in in_time)
 
     def of(self, window: GazeWindow) -> ListedClip | None:
         """Return the listed clip in which all frames of a window lie; None if there is none."""
@@ -145,11 +145,7 @@ class OfficialClips:
 
     def people(self, part: int) -> dict[str, int]:
         """Return person -> number of clips in a part (TRAIN or TEST), for people who have any."""
-        counts: dict[str, int] = {}
-        for clip in self.clips:
-            if clip.part == part:
-                counts[clip.person] = counts.get(clip.person, 0) + 1
-        return counts
+        return Counter(clip.person for clip in self.clips if clip.part == part)
 
     def split(
         self, person: str, cut: Sequence[GazeWindow], options: OfficialOptions
