@@ -11,6 +11,8 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Subset, TensorDataset
 
 import vergence as vg
+from tests.refusals import refuses
+from vergence.core.data import Samples, SharedRows, Splits
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(20, 4))
@@ -243,3 +245,54 @@ def test_copies_of_training_samples_in_the_test_part_are_told():
     with pytest.warns(UserWarning, match="training samples, too"):
         vg.Federation.from_arrays({"anna": {"train": part, "test": part}})
     people(*often)
+
+
+class Running:
+    """A metric that is the mean over all that it was called with, as of libraries' loops."""
+
+    def __init__(self):
+        self.values = []
+
+    def __call__(self, outputs, targets):
+        self.values.append(float(mse_loss(outputs, targets)))
+        return float(np.mean(self.values))
+
+
+def test_a_metric_that_remembers_other_people_is_refused():
+    task = vg.task_from(lambda: nn.Linear(4, 1), mse_loss, {"mse": Running()}, True)
+    federation = vg.Federation.from_arrays({"anna": (X, Y), "ben": (X, 3 * Y)})
+    with pytest.raises(vg.ConfigError, match=r"'mse' is .* for the same outputs again"):
+        vg.train(vg.methods.FedAvg(), task, federation, rounds=1, workers=1, progress=False)
+
+
+def test_a_clock_of_whole_numbers_beside_other_columns_is_refused():
+    frame = pd.DataFrame({"person": "anna", "a": X[:, 0], "y": Y[:, 0]})
+    frame["ns"] = 1_700_000_000_000_000_000 + 4_000_000 * np.arange(20)
+    with pytest.raises(vg.DataError, match="float32"):
+        vg.Federation.from_frame(frame, columns={"x": ["a", "ns"], "y": "y"})
+
+
+def test_ids_that_differ_by_a_space_are_one_person_s():
+    with pytest.raises(vg.DataError, match="'P01 ' and 'P01'"):
+        vg.Federation.from_arrays({"P01": (X, Y), "P01 ": (X, Y)})
+
+
+def own_samples(**columns):
+    own = Samples({"x": torch.ones(20, 4), "y": torch.ones(20, 1), **columns})
+    return vg.Federation("own", {"anna": Splits(own, own, own)})
+
+
+def test_samples_of_one_s_own_with_more_targets_than_inputs_are_refused():
+    task = vg.task_from(lambda: nn.Linear(4, 1), mse_loss)
+    with refuses("unequal-lengths", "'x' 20", "'y' 23"):
+        vg.train(vg.methods.FedAvg(), task, own_samples(y=torch.ones(23, 1)), rounds=1)
+
+
+@pytest.mark.parametrize("number", [-1, 5])
+def test_numbers_of_shared_rows_that_are_not_there_are_refused(number):
+    ids = torch.tensor([*range(5), number])
+    own = Samples({"ids": ids, "y": torch.ones(6, 1)}, {"x": SharedRows(torch.eye(5, 4), "ids")})
+    task = vg.task_from(lambda: nn.Linear(4, 1), mse_loss)
+    federation = vg.Federation("own", {"anna": Splits(own, own, own)})
+    with refuses("bad-value", "'ids'", str(number), "rows 0 to 4"):
+        vg.train(vg.methods.FedAvg(), task, federation, rounds=1)

@@ -198,7 +198,7 @@ def test_a_metric_that_fails_later_is_refused_with_the_persons_name():
 
     def late(*_):
         calls.append(0)
-        return 1 / (len(calls) != 8)  # after the start check and the constant: the second person
+        return 1 / (len(calls) != 11)  # after the start check and the constant: the second person
 
     with pytest.raises(vg.ConfigError, match=r"late: ZeroDivisionError: .* person 'middle'\)"):
         run(classes(metric=late), columns(), rounds=1)

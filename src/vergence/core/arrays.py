@@ -825,4 +825,5 @@ def _side(columns: Any) -> object:
     """Return a pandas Series as it is; return a DataFrame as a tensor `[rows, columns]`."""
     if columns.ndim == 1:
         return columns
-    return torch.stack([_tensor(columns[name], str(name)).float() for name in columns.columns], 1)
+    # Exact, as a clock may be whole numbers, too.
+    return torch.stack([_tensor(columns[name], str(name)).double() for name in columns.columns], 1)

@@ -35,7 +35,7 @@ def check_ids(ids: Iterable[str], where: str) -> None:
     for person in ids:
         fault = _fault(person)
         if not fault:
-            folded = file_name(person)
+            folded = file_name(person.strip())
             if folded in seen:
                 twin = seen[folded]
                 fault = "is there twice" if twin == person else f"and {twin!a} are one file's name"
@@ -43,8 +43,8 @@ def check_ids(ids: Iterable[str], where: str) -> None:
         if fault:
             raise DataError(
                 f"{where}: person id {ascii(person)[: 2 * LONGEST]} {fault}: ids must be different "
-                "names (capitals aside) of printable characters, without / and \\, at most "
-                f"{LONGEST} bytes; rename it"
+                "names (capitals and outer spaces aside) of printable characters, without / and "
+                f"\\, at most {LONGEST} bytes; rename it"
             )
 
 

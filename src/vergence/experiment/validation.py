@@ -6,6 +6,7 @@ Used in most packages.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -489,6 +490,14 @@ def _check_metrics(task: Task, module: nn.Module, splits: Splits) -> None:
 
     # A metric may fail for an untrained network only: a precision where nothing is predicted.
     try:
-        scored(task, outputs, splits)
+        first = scored(task, outputs, splits)
     except Exception:
         scored(task, lambda part: map_outputs(torch.neg, outputs(part)), splits)
+        return
+    again = scored(task, outputs, splits)
+    for name, value in first.items():
+        if not math.isclose(value, again[name], rel_tol=1e-3, abs_tol=1e-6) and value == value:
+            raise ConfigError(
+                f"metric {name!r} is {value:g}, and {again[name]:g} for the same outputs again: it "
+                "must not remember other samples, nor draw random numbers"
+            )

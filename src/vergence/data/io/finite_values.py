@@ -27,8 +27,9 @@ def check_finite(federation: Federation, *, tested: bool = True) -> None:
     are checked. If `tested` is false, test samples are not checked.
 
     Raises:
-        DataError: a number is NaN or infinite, or a person has something other than samples; the
-            message names the person, the column and the row.
+        DataError: a number is NaN or infinite, a person has something other than samples, columns
+            differ in length, or a number of a shared row has no row; the message names the person
+            and the column.
     """
     where = f"data set '{federation.name}'"
     people: Mapping[str, Any] = federation.people
@@ -77,6 +78,23 @@ def _check(samples: Any, whose: str, missing: frozenset[str], seen: set[int]) ->
             raise DataError(
                 f"{whose}: {name!r} is {value} in row {row} ({int(bad.sum())} of {len(flat)} rows "
                 "have no finite number): mend these rows or leave them out",
+                code="bad-value",
+            )
+
+    rows = {name: len(column) for name, column in samples.columns.items()}
+    if len(set(rows.values())) > 1:
+        lengths = ", ".join(f"{name!r} {count}" for name, count in rows.items())
+        raise DataError(
+            f"{whose}: columns differ in length ({lengths} rows): give each a row a sample",
+            code="unequal-lengths",
+        )
+    for name, bank in samples.banks.items():
+        numbers = samples.columns[bank.by]
+        # Torch would count a negative number from the end.
+        if numbers.numel() and not 0 <= numbers.min() <= numbers.max() < len(bank.rows):
+            raise DataError(
+                f"{whose}: {bank.by!r} has numbers from {int(numbers.min())} to "
+                f"{int(numbers.max())}, and {name!r} rows 0 to {len(bank.rows) - 1}: correct them",
                 code="bad-value",
             )
 
