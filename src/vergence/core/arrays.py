@@ -520,22 +520,21 @@ def refuse_other_classes(samples: Mapping[str, object]) -> None:
 def _warn_of_copies(people: Mapping[str, Mapping[str, Columns]]) -> None:
     """Warn if most test samples of a person are also among the person's training samples."""
     for person, own in people.items():
+        # Of large samples the memory need not hold a copy of all: their hashes are compared.
         train, test = (
-            np.concatenate(
-                [
-                    column.unsqueeze(-1).flatten(1).contiguous().numpy().view(np.uint8)
-                    for name, column in own[part].items()
-                    if name != SAMPLING_WEIGHT
-                ],
-                axis=1,
-            )
+            [
+                hash(tuple(cell.tobytes() for cell in row))
+                for row in zip(
+                    *(c.numpy() for name, c in own[part].items() if name != SAMPLING_WEIGHT),
+                    strict=True,
+                )
+            ]
             for part in ("train", "test")
         )
-        kind = f"V{train.shape[1]}"
-        copies = np.isin(test.view(kind)[:, 0], train.view(kind)[:, 0])
-        if 2 * copies.sum() > len(copies) and len(np.unique(test[copies], axis=0)) > FEW_ROWS:
+        copies = sum(map(set(train).__contains__, test))
+        if 2 * copies > len(test) and len({*test} & {*train}) > FEW_ROWS:
             warnings.warn(
-                f"{copies.sum()} of {len(copies)} test samples of person {person!r} are training "
+                f"{copies} of {len(test)} test samples of person {person!r} are training "
                 "samples, too, so that scores are too good: leave copies out, or split first",
                 stacklevel=4,
             )
