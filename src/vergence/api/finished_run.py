@@ -37,6 +37,7 @@ from vergence.experiment.validation import Loaded, validate
 from vergence.results import read as runs
 from vergence.results.baselines import constant_notes
 from vergence.results.divergence import run_notes
+from vergence.tasks.gaze_angle import GazeAngle, check_angles
 from vergence.training.sequential import Solver
 
 if TYPE_CHECKING:
@@ -225,6 +226,8 @@ class FinishedRun:
         inputs = {n: raw.columns[n] for n in task.input_columns or ("x",) if n in raw.columns}
         # NaN is allowed where it means "not recorded" in training data as well.
         check_numbers(inputs, "samples", self.loaded.raw.missing)
+        if isinstance(task, GazeAngle):
+            check_angles([("samples", raw)])
         federation = Federation("given", {"given": Splits(raw, raw, raw)})
         ready = task.network.prepare(federation).people["given"].test
         example = next(iter(trained.ready.people.values())).train

@@ -1,6 +1,6 @@
 """Gaze angles: the direction in which an eye looks, from its image and the head's pose.
 
-Used in `adaptation`, `deployment`, `model_tools`, `studies` and `video`.
+Used in `adaptation`, `api`, `deployment`, `model_tools`, `studies` and `video`.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class GazeAngle(PriorTask):
         return 4 * pitch + yaw
 
     def check(self, federation: Federation) -> None:
-        """Refuse angles that are not in radians, and sides that are not 0 or 1.
+        """Refuse angles that are not in radians, sides that are not 0 or 1, and images of 0 and 1.
 
         A note on stderr says if somebody looks away from the camera.
 
@@ -355,7 +355,7 @@ class GazeAngle(PriorTask):
 
 
 def check_angles(parts: Iterable[tuple[str, Samples]]) -> str:
-    """Refuse angles that are not in radians, and sides of the eye that are not 0 or 1.
+    """Refuse angles that are not in radians, images of 0 and 1, and sides that are not 0 or 1.
 
     Args:
         parts: samples, each after the words with which an error message names them.
@@ -364,7 +364,8 @@ def check_angles(parts: Iterable[tuple[str, Samples]]) -> str:
         A warning if somebody looks away from the camera, which images of eyes hardly show; else "".
 
     Raises:
-        DataError: pitch of gaze is beyond pi/2, another angle beyond pi, or a side is another.
+        DataError: pitch of gaze is beyond pi/2, another angle beyond pi, a side is another, or
+            images have no more than two grey levels.
     """
     away, farthest = "", SIDEWAYS
     for where, samples in parts:
@@ -391,6 +392,12 @@ def check_angles(parts: Iterable[tuple[str, Samples]]) -> str:
                     f"{where}: yaw of gaze reaches {yaw:.2f}, and beyond 1.57 radians (90 degrees) "
                     "people look away from the camera: check that gaze is (pitch, yaw) in radians"
                 )
+        image = samples.columns.get("image")
+        if image is not None and image.dtype == torch.uint8 and image.any() and image.max() == 1:
+            raise DataError(
+                f"{where}: images are 0 and 1: give 0 (black) to 255 (white), as numpy.uint8(255 * "
+                "image)"
+            )
         side = samples.columns.get("side")
         if side is not None and not ((side == 0) | (side == 1)).all():
             other = side[(side != 0) & (side != 1)].flatten()[0]

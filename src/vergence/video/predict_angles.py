@@ -19,6 +19,7 @@ from vergence.data.own_samples import read_samples
 from vergence.errors import ConfigError, DataError, first_line
 from vergence.experiment.trained_run import TrainedRun
 from vergence.metrics.angles import angular_error_deg
+from vergence.tasks.gaze_angle import check_angles
 from vergence.video.eye_patches import opened_source
 from vergence.video.predict_maps import model_for
 
@@ -50,9 +51,11 @@ def predict_angles(
 
     Raises:
         ConfigError: the person is unknown, or the run has no shared model.
-        DataError: the file cannot be read, or its images differ in form from those of the training.
+        DataError: the file cannot be read, its angles are not in radians, or its images differ in
+            form from those of the training.
     """
     names, samples = eye_images(source)
+    check_angles([(str(source), samples)])
     lacking = [name for name in trained.task.input_columns if name not in samples.columns]
     if lacking:
         raise DataError(
