@@ -171,7 +171,21 @@ class Dropped(nn.Linear):
         return super().forward(dropout(x, 0.5))
 
 
-@pytest.mark.parametrize("network", [Centred, lambda: Counting(4, 1), lambda: Dropped(4, 1)])
+class Warming(nn.Linear):
+    """Shows more of its inputs from batch to batch, and predicts from all of them."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x * min(1, self.calls / 10) if self.training else x)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [Centred, lambda: Counting(4, 1), lambda: Dropped(4, 1), lambda: Warming(4, 1)],
+    ids=["statistic", "counter", "dropout", "curriculum"],
+)
 def test_a_network_that_remembers_or_draws_is_refused(network):
     with pytest.raises(vg.ConfigError, match="answers the same samples differently"):
         train(network)

@@ -200,7 +200,8 @@ def test_every_door_takes_weights():
                 assert samples.columns.keys() == theirs.keys()
                 assert all(torch.equal(column, theirs[n]) for n, column in samples.columns.items())
     # Of people in parts, training samples have weights.
-    parts = {p: {"train": own, "test": own} for p, own in ARRAYS.items()}
+    others = {p: {"x": own["x"] + 1, "y": own["y"]} for p, own in ARRAYS.items()}
+    parts = {p: {"train": own, "test": others[p]} for p, own in ARRAYS.items()}
     splits = made.from_arrays(parts, weights=WEIGHTS).people["ben"]
     assert splits.train.columns[SAMPLING_WEIGHT].tolist() == list(range(ROWS))
     assert splits.test.columns[SAMPLING_WEIGHT].tolist() == [1.0] * ROWS

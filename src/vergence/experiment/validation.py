@@ -5,6 +5,7 @@ Used in most packages.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import time
@@ -250,7 +251,8 @@ def _refuse_memory(task: Task, module: nn.Module, data: Samples) -> None:
     reach the outputs for the next one.
 
     Raises:
-        ConfigError: the network gives two samples other outputs after it was in training mode.
+        ConfigError: the network gives two samples other outputs in training mode, or after it,
+            than before.
     """
     rows, calls = torch.arange(len(data))[:2], list[tuple[Any, Any]]()
     hook = module.register_forward_pre_hook(
@@ -259,13 +261,15 @@ def _refuse_memory(task: Task, module: nn.Module, data: Samples) -> None:
     before = task.forward(module, data.take(rows))
     hook.remove()
     start = {name: parameter.clone() for name, parameter in module.named_parameters()}
-    # Training may need more samples than two, and is tried in earnest later.
-    with isolated_randomness(), suppress(Exception):
-        for arguments, named in calls:
-            module.train()(*arguments, **named)
-    # Running statistics of BatchNorm are parameters here, and a run looks after them.
-    for name, parameter in module.eval().named_parameters():
-        parameter.copy_(start[name])
+    trained: list[Any] = []
+    for _ in range(2):
+        # Training may need more samples than two, and is tried in earnest later.
+        with isolated_randomness(), suppress(Exception):
+            torch.default_generator.manual_seed(0)
+            trained.append([module.train()(*a, **named) for a, named in copy.deepcopy(calls)])
+        # Running statistics of BatchNorm are parameters here, and a run looks after them.
+        for name, parameter in module.eval().named_parameters():
+            parameter.copy_(start[name])
     alike: list[bool] = []
 
     def compare(one: Tensor, other: Tensor) -> Tensor:
@@ -273,12 +277,14 @@ def _refuse_memory(task: Task, module: nn.Module, data: Samples) -> None:
         return one
 
     map_outputs(compare, before, task.forward(module, data.take(rows)))
+    if len(trained) == 2:
+        map_outputs(compare, *trained)
     if not all(alike):
         raise ConfigError(
             "the network answers the same samples differently the second time: it keeps what it "
-            "saw in a buffer or an attribute, which would pass from one person to the next, or "
-            "draws random numbers when it predicts, as F.dropout(x, p) does without "
-            "training=self.training"
+            "saw, or counts, in a buffer or an attribute, which would pass from one person to the "
+            "next; or draws random numbers when it predicts, as F.dropout(x, p) does without "
+            "training=self.training, or others than torch's"
         )
 
 
