@@ -1,5 +1,7 @@
 """Arrays, networks, losses and metrics of others, whose numbers once went wrong without a word."""
 
+import random
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -189,6 +191,26 @@ class Warming(nn.Linear):
 def test_a_network_that_remembers_or_draws_is_refused(network):
     with pytest.raises(vg.ConfigError, match="answers the same samples differently"):
         train(network)
+
+
+class Skipping(nn.Linear):
+    """Leaves its bias out in every second step, by random numbers that no seed of a run reaches."""
+
+    def __init__(self, draw):
+        super().__init__(4, 1)
+        self.draw = draw
+
+    def forward(self, x):
+        return super().forward(x) - self.bias * (self.training and self.draw() < 0.5)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_random_numbers_that_no_seed_reaches_are_refused_each_time(draw):
+    """Runs of it had other fingerprints each time; in half of all checks its outputs are equal."""
+    for _ in range(5):
+        with pytest.raises(vg.ConfigError, match="random numbers of Python or NumPy"):
+            train(lambda: Skipping(draw))
+    train(lambda: Skipping(lambda: torch.rand(())))
 
 
 def test_networks_that_only_train_with_noise_or_statistics_are_trained():

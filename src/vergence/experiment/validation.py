@@ -8,12 +8,14 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import random
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -252,8 +254,9 @@ def _refuse_memory(task: Task, module: nn.Module, data: Samples) -> None:
 
     Raises:
         ConfigError: the network gives two samples other outputs in training mode, or after it,
-            than before.
+            than before, or draws random numbers of Python or NumPy.
     """
+    state = _other_random_numbers()
     rows, calls = torch.arange(len(data))[:2], list[tuple[Any, Any]]()
     hook = module.register_forward_pre_hook(
         lambda _, arguments, named: calls.append((arguments, named)), with_kwargs=True
@@ -279,13 +282,25 @@ def _refuse_memory(task: Task, module: nn.Module, data: Samples) -> None:
     map_outputs(compare, before, task.forward(module, data.take(rows)))
     if len(trained) == 2:
         map_outputs(compare, *trained)
+    # Outputs may be alike by chance, as of a layer that is left out in every second step.
+    if _other_random_numbers() != state:
+        raise ConfigError(
+            "the network draws random numbers of Python or NumPy, which no seed of a run reaches: "
+            "draw torch's, as torch.rand(()) < 0.5, or give task.with_transform what changes inputs"
+        )
     if not all(alike):
         raise ConfigError(
             "the network answers the same samples differently the second time: it keeps what it "
             "saw, or counts, in a buffer or an attribute, which would pass from one person to the "
             "next; or draws random numbers when it predicts, as F.dropout(x, p) does without "
-            "training=self.training, or others than torch's"
+            "training=self.training"
         )
+
+
+def _other_random_numbers() -> tuple[object, bytes, int]:
+    """Return the state of the global random numbers of Python and NumPy."""
+    _, keys, place, *_ = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), np.asarray(keys).tobytes(), int(place)
 
 
 def without_column(
