@@ -20,7 +20,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from vergence.core.data import SAMPLING_WEIGHT, checked_weights
+from vergence.core.data import (
+    SAMPLING_WEIGHT,
+    checked_weights,
+    refuse_other_classes,
+    warn_of_copies,
+)
 from vergence.core.naming import list_names
 from vergence.core.options import T
 from vergence.core.randomness import RandomStream
@@ -456,15 +461,14 @@ def split_people(
         stratify: a column of class numbers. Each class is divided among the parts in about the
             proportions `shares`.
         min_samples: people with fewer samples, or training samples, are left out.
-        weights: each person's weights of samples, or of training samples where people come in
-            parts, for draws with replacement; see `weights_by_person`.
+        weights: each person's weights of (training) samples; see `weights_by_person`.
 
     Returns:
         The columns by person and part, and one line of text that describes the split.
 
     Raises:
-        DataError: as in `columns_of`, `check_numbers`, `check_alike` and `split_rows`; also if
-            only some people's samples are given in parts, or nobody has test samples.
+        DataError: as in `columns_of`, `check_numbers`, `check_alike` and `split_rows`; also if only
+            some people's samples are given in parts, or nobody has test samples.
         ConfigError: the shares are not three positive numbers with sum 1.
     """
     if not isinstance(people, Mapping) or not people:
@@ -482,9 +486,9 @@ def split_people(
         _add_weights({person: {"train": columns} for person, columns in whole.items()}, chances)
         check_alike(whole)
         whole, left_out = _with_enough(whole, whole, min_samples)
-        parts, how = _split(whole, shares, shuffle, stratify)
-        _warn_of_copies(parts)
-        return parts, how + left_out
+        every, how = _split(whole, shares, shuffle, stratify)
+        warn_of_copies(every)
+        return every, how + left_out
     if stratify:
         raise ConfigError("stratify is for people whose samples are split; they come in parts")
     parts = {
@@ -493,52 +497,8 @@ def split_people(
     }
     _add_weights(parts, chances)
     every, how = _all_parts(parts, min_samples)
-    _warn_of_copies(every)
+    warn_of_copies(every)
     return every, how
-
-
-def refuse_other_classes(samples: Mapping[str, object]) -> None:
-    """Refuse data sets, such as ImageFolder, that number the same classes differently.
-
-    Raises:
-        DataError: a class has two numbers, or a number has two classes; the message names both.
-    """
-    known: dict[object, tuple[str, object]] = {}
-    for who, data in samples.items():
-        for part in data.values() if isinstance(data, Mapping) else [data]:
-            # A `Subset` has its whole data set.
-            numbers = getattr(getattr(part, "dataset", part), "class_to_idx", {})
-            for key, value in (*numbers.items(), *((n, name) for name, n in numbers.items())):
-                first, other = known.setdefault(key, (who, value))
-                if value != other:
-                    raise DataError(
-                        f"class {key!r} is {value!r} of person {who!r}, and {other!r} of person "
-                        f"{first!r}: give all data sets one class_to_idx, and set the targets by it"
-                    )
-
-
-def _warn_of_copies(people: Mapping[str, Mapping[str, Columns]]) -> None:
-    """Warn if most test samples of a person are also among the person's training samples."""
-    for person, own in people.items():
-        # Of large samples the memory need not hold a copy of all: their hashes are compared.
-        train, test = (
-            [
-                hash(tuple(cell.tobytes() for cell in row))
-                for row in zip(
-                    *(c.numpy() for name, c in own[part].items() if name != SAMPLING_WEIGHT),
-                    strict=True,
-                )
-            ]
-            for part in ("train", "test")
-        )
-        copies = sum(map(set(train).__contains__, test))
-        if 2 * copies > len(test) and len({*test} & {*train}) > FEW_ROWS:
-            warnings.warn(
-                f"{copies} of {len(test)} test samples of person {person!r} are training "
-                "samples, too, so that scores are too good: leave copies out, or split first",
-                stacklevel=4,
-            )
-            return
 
 
 def weights_by_person(

@@ -5,6 +5,7 @@ Used in most packages.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -218,3 +219,51 @@ def _windows_of_a_step(column: Tensor) -> int:
         if 2 * alike.sum() > len(alike):
             return -(-steps // hop)
     return 1
+
+
+FEW_COPIES = 5
+"""Number of different test samples that may be training samples, too, without a warning."""
+
+
+def refuse_other_classes(samples: Mapping[str, object]) -> None:
+    """Refuse data sets, such as ImageFolder, that number the same classes differently.
+
+    Raises:
+        DataError: a class has two numbers, or a number has two classes; the message names both.
+    """
+    known: dict[object, tuple[str, object]] = {}
+    for who, data in samples.items():
+        for part in data.values() if isinstance(data, Mapping) else [data]:
+            # A `Subset` has its whole data set.
+            numbers = getattr(getattr(part, "dataset", part), "class_to_idx", {})
+            for key, value in (*numbers.items(), *((n, name) for name, n in numbers.items())):
+                first, other = known.setdefault(key, (who, value))
+                if value != other:
+                    raise DataError(
+                        f"class {key!r} is {value!r} of person {who!r}, and {other!r} of person "
+                        f"{first!r}: give all data sets one class_to_idx, and set the targets by it"
+                    )
+
+
+def warn_of_copies(people: Mapping[str, Mapping[str, Mapping[str, Tensor]]]) -> None:
+    """Warn if most test samples of a person are also among the person's training samples."""
+    for person, own in people.items():
+        # Of large samples the memory need not hold a copy of all: their hashes are compared.
+        train, test = (
+            [
+                hash(tuple(cell.tobytes() for cell in row))
+                for row in zip(
+                    *(c.numpy() for name, c in own[part].items() if name != SAMPLING_WEIGHT),
+                    strict=True,
+                )
+            ]
+            for part in ("train", "test")
+        )
+        copies = sum(map(set(train).__contains__, test))
+        if 2 * copies > len(test) and len({*test} & {*train}) > FEW_COPIES:
+            warnings.warn(
+                f"{copies} of {len(test)} test samples of person {person!r} are training "
+                "samples, too, so that scores are too good: leave copies out, or split first",
+                stacklevel=4,
+            )
+            return

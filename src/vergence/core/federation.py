@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vergence.core import arrays
-from vergence.core.data import Samples, Splits
+from vergence.core.data import Samples, Splits, refuse_other_classes
 from vergence.core.identifiers import check_ids
 from vergence.core.options import NamedOptions
 from vergence.core.serialization import digest, pack
@@ -256,8 +256,7 @@ class Federation:
                 its chance to be drawn by `LocalTraining(sampler="weighted")` is proportional to it.
 
         Raises:
-            UserWarning: rows are sorted by a class, which the test rows alone have; or most test
-                rows of a person are training rows, too.
+            UserWarning: the test rows alone have a class, or are mostly training rows, too.
             DataError: a column holds no numbers, or NaN; people differ in columns; a person has too
                 few samples; nobody has test samples; or weights are negative, all 0 or too few.
             ConfigError: the shares are not three positive numbers with sum 1.
@@ -306,7 +305,7 @@ class Federation:
             raise ConfigError("lazy=True takes no min_samples: leave these people out beforehand")
         names = arrays.as_text(people, "people")
         whole = {person: people[key] for person, key in names.items()}
-        arrays.refuse_other_classes(whole)
+        refuse_other_classes(whole)
         untested = [p for p, own in whole.items() if isinstance(own, Mapping) and "test" not in own]
         if arrays.are_in_parts(whole) and untested:
             raise DataError(

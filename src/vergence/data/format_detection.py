@@ -57,6 +57,10 @@ EYES = {
     "RIGHT": "LEFT",
 }
 EYE = re.compile("|".join(EYES))
+ONE_PERSON = (
+    "is taken for one person's; if it holds several people, name their column: --set "
+    "'federation.columns={person=\"...\"}'"
+)
 OTHER_UNIT = re.compile(r"(?:^|[^a-z])(mm|cm|percent|pct|rad|radians?)(?:[^a-z]|$)|(%)")
 NOT_GAZE = re.compile(
     r"(^|[^a-z])(calib|valid|mouse|click|key|event|saccade|blink|message|log|trigger|aoi)",
@@ -388,7 +392,7 @@ def _guess_format(
         DataError: a column or unit is unclear; the message names the file and its columns.
     """
     path, table, roles, others = _first_with_gaze(root, tables, headers)
-    columns: dict[str, Any] = dict(roles)
+    columns: dict[str, Any] = {**roles, **_both_eyes(table, roles)}
     columns["t_unit"] = _time_unit(table, roles["t"])
     columns["unit"] = _place_unit(table, roles)
     notes = {
@@ -399,9 +403,7 @@ def _guess_format(
         "the numbers and their steps: check them, above all if the table holds fixations only; y "
         "is taken to count downwards: if it does not, say --set federation.origin=bottom_left",
     }
-    eyes = {role: [roles[role], _other_eye(roles[role])] for role in ("x", "y")}
-    if all(other != one and other in table for one, other in eyes.values()):
-        columns |= eyes
+    if columns["x"] != roles["x"]:
         notes["columns.x columns.y"] = "gaze is the mean of both eyes, or of the one that was seen"
     if others:
         notes["files"] = (
@@ -429,10 +431,7 @@ def _guess_format(
             "the screen, say screen = [width, height] and place = 'fill', 'fit' or 'centre'"
         )
         if not columns.get("person") and len(tables) == 1:
-            notes["columns.person"] = (
-                f"{path.name} is taken for one person's; if it holds several people, name their "
-                "column: --set 'federation.columns={person=\"...\"}'"
-            )
+            notes["columns.person"] = f"{path.name} {ONE_PERSON}"
         return GazeFormat(PLAIN_STIMULI, "stimuli", "a guess", evidence, shown, notes)
     options: dict[str, Any] = {"columns": columns}
     # A time of more than a minute at the first row is a clock that started before the video.
@@ -501,6 +500,12 @@ def _gaze_columns(names: Collection[str]) -> dict[str, str]:
 def _lower_words(name: str) -> str:
     """Return a name such as `GazePointX` in small letters, with spaces between its words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+def _both_eyes(table: DelimitedTable, roles: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the columns of both eyes for x and y, where a table has both; else nothing."""
+    eyes = {role: [roles[role], _other_eye(roles[role])] for role in ("x", "y")}
+    return eyes if all(one != other and other in table for one, other in eyes.values()) else {}
 
 
 def _other_eye(name: str) -> str:

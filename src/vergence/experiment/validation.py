@@ -202,8 +202,7 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
         with profiling.phase("features"):
             ready = task.prepare(experiment.model.prepare(raw))
         first = next(iter(ready.people.values()))
-        batch = first.train.take(torch.arange(1))
-        module = task.module().eval()
+        batch, module = first.train.take(torch.arange(1)), task.module().eval()
         built = dict(module.named_parameters())
         hook = module.register_forward_hook(lambda _, __, output: returned.append(output))
         with torch.no_grad():

@@ -312,7 +312,7 @@ def read_rows(
     Raises:
         DataError: the file cannot be read, lacks a column, or has a cell that cannot be used.
     """
-    by_role: dict[str, list[str]] = {}
+    by_role = dict[str, list[str]]()
 
     def choose_columns(header: list[str]) -> list[str]:
         by_role.update(columns.names(header, path, optional))
@@ -329,25 +329,14 @@ def read_rows(
     valid = np.isfinite(x) & np.isfinite(y)
     if by_role.get("valid"):
         valid &= table.flags(by_role["valid"][0], columns.valid_from)
-    corner = valid & (x == 0) & (y == 0)
-    if not columns.missing and corner.sum() > max(FEW_ZEROS, MOST_ZEROS * valid.sum()):
-        raise DataError(
-            f"{path}: gaze is exactly (0, 0) in {corner.sum()} of {valid.sum()} samples, first in "
-            f"row {table.line(int(np.argmax(corner)))}, which many trackers write where they lost "
-            "it: set columns.missing = [0], or [-1] if somebody looked there"
-        )
+    _refuse_corner(table, columns, valid & (x == 0) & (y == 0), int(valid.sum()))
+    empty = np.full(len(table), "")
 
     def words(role: str) -> NDArray[np.str_]:
-        names = by_role.get(role)
-        return _stripped_text(table, names[0]) if names else np.full(len(table), "")
+        return _stripped_text(table, by_role[role][0]) if by_role.get(role) else empty
 
     person = words("person")
-    if by_role.get("person") and (person == "").any():
-        row = int(np.argmax(person == ""))
-        raise DataError(
-            f"{path}: row {table.line(row)}: '{by_role['person'][0]}' is empty: whose row is it? "
-            "fill it in, or remove the row"
-        )
+    _refuse_nobody(table, by_role, person)
     event = _events(words("event"), bool(by_role.get("event")))
     stated = by_role.get("fixation")
     fixation = table.floats(stated[0]) if stated else np.full(len(table), np.nan)
@@ -358,13 +347,37 @@ def read_rows(
         x, y = _last_of_fixations(x, y, valid, ticks, fixation, *texts)
     if columns.kind == "fixation" and not stated:
         fixation = np.arange(len(table), dtype=np.float64)
-    times, places = (ticks, scale), (x, y, valid, event, fixation)
+    places = (ticks, scale, x, y, valid, event, fixation)
     return GazeRows(
-        *(path, np.array(table.lines, np.int64), *times, *places, *texts, media, conditions),
+        *(path, np.array(table.lines, np.int64), *places, *texts, media, conditions),
         by_role,
         unit=columns.unit,
         t_unit=columns.t_unit,
     )
+
+
+def _refuse_corner(
+    table: DelimitedTable, columns: GazeColumns, corner: NDArray[np.bool_], count: int
+) -> None:
+    """Refuse a table of which more than a few of `count` valid samples are in the corner (0, 0)."""
+    if not columns.missing and corner.sum() > max(FEW_ZEROS, MOST_ZEROS * count):
+        raise DataError(
+            f"{table.path}: gaze is exactly (0, 0) in {corner.sum()} of {count} samples, first in "
+            f"row {table.line(int(np.argmax(corner)))}, which many trackers write where they lost "
+            "it: set columns.missing = [0], or [-1] if somebody looked there"
+        )
+
+
+def _refuse_nobody(
+    table: DelimitedTable, by_role: Mapping[str, Sequence[str]], person: NDArray[np.str_]
+) -> None:
+    """Refuse a table with a column of people, in which a row has nobody."""
+    if by_role.get("person") and (person == "").any():
+        row = int(np.argmax(person == ""))
+        raise DataError(
+            f"{table.path}: row {table.line(row)}: '{by_role['person'][0]}' is empty: whose row is "
+            "it? fill it in, or remove the row"
+        )
 
 
 def _media(table: DelimitedTable, names: Sequence[str]) -> NDArray[np.float64]:
