@@ -273,6 +273,13 @@ def test_a_class_has_one_number_for_all_people(names, lazy):
     vg.Federation.from_datasets({"anna": first, "ben": Folders("cat", "dog")}, lazy=lazy)
 
 
+@pytest.mark.parametrize("numbers", [{1: 0, 2: 1}, None, ["cat", "dog"]])
+def test_names_of_classes_may_be_numbers_or_no_mapping(numbers):
+    data = Folders("cat", "dog")
+    data.class_to_idx = numbers
+    vg.Federation.from_datasets({"anna": data, "ben": data})
+
+
 def test_copies_of_training_samples_in_the_test_part_are_told():
     often = np.repeat(X, 5, axis=0), np.repeat(Y, 5, axis=0)
     with pytest.warns(UserWarning, match="20 of 20 test samples of person 'anna'"):

@@ -303,7 +303,9 @@ def comparable(thing: Any) -> Any:
         return type(thing), {
             f.name: comparable(getattr(thing, f.name)) for f in fields(thing) if f.compare
         }
-    return [comparable(item) for item in thing] if isinstance(thing, list | tuple) else thing
+    if isinstance(thing, list | tuple):
+        return [comparable(item) for item in thing]
+    return thing
 
 
 def describe(thing: Any) -> Table:

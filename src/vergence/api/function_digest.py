@@ -99,7 +99,9 @@ class _BehaviourEncoder:
             return self._class(thing)
         if isinstance(thing, ModuleType):
             return "module", thing.__name__
-        return self._network(thing) if isinstance(thing, nn.Module) else self._object(thing)
+        if isinstance(thing, nn.Module):
+            return self._network(thing)
+        return self._object(thing)
 
     def _collection(self, thing: Any) -> Any:
         kind = type(thing).__name__

@@ -42,7 +42,8 @@ CLOSE, ROUNDING = 1e-5, 1e-12
 READ_AGAIN = 8
 """Most items of a data set that are read twice."""
 FEW_ROWS = 5
-"""So many numbers may be close by chance: of 2,000 pixels, one in 50 people has two that are."""
+"""Of so few samples, values may be close by chance: of 50 people who have two samples of 2,000
+pixels, one has a pixel with two close values."""
 Columns = dict[str, Tensor]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -231,16 +232,19 @@ def refuse_other_classes(samples: Mapping[str, object]) -> None:
     Raises:
         DataError: a class has two numbers, or a number has two classes; the message names both.
     """
-    known: dict[object, tuple[str, object]] = {}
+    known: dict[tuple[str, object], tuple[str, object]] = {}
     for who, data in samples.items():
         for part in data.values() if isinstance(data, Mapping) else [data]:
             # A `Subset` has its whole data set.
-            numbers = getattr(getattr(part, "dataset", part), "class_to_idx", {})
-            for key, value in (*numbers.items(), *((n, name) for name, n in numbers.items())):
+            numbers = getattr(getattr(part, "dataset", part), "class_to_idx", None)
+            pairs = numbers.items() if isinstance(numbers, Mapping) else ()
+            # Names of classes may be integers, so that names and numbers are compared apart.
+            both = ((("name", a), b) for a, b in pairs), ((("number", b), a) for a, b in pairs)
+            for key, value in chain(*both):
                 first, other = known.setdefault(key, (who, value))
                 if value != other:
                     raise DataError(
-                        f"class {key!r} is {value!r} of person {who!r}, and {other!r} of person "
+                        f"class {key[1]!r} is {value!r} of person {who!r}, and {other!r} of person "
                         f"{first!r}: give all data sets one class_to_idx, and set the targets by it"
                     )
 

@@ -57,10 +57,6 @@ EYES = {
     "RIGHT": "LEFT",
 }
 EYE = re.compile("|".join(EYES))
-ONE_PERSON = (
-    "is taken for one person's; if it holds several people, name their column: --set "
-    "'federation.columns={person=\"...\"}'"
-)
 OTHER_UNIT = re.compile(r"(?:^|[^a-z])(mm|cm|percent|pct|rad|radians?)(?:[^a-z]|$)|(%)")
 NOT_GAZE = re.compile(
     r"(^|[^a-z])(calib|valid|mouse|click|key|event|saccade|blink|message|log|trigger|aoi)",
@@ -426,12 +422,7 @@ def _guess_format(
     if stimulus:
         columns["stimulus"] = stimulus
         shown = {**_stimulus_folder(root, settings), "place": "picture", "columns": columns}
-        notes["place"] = (
-            "x and y are taken to count in the picture (place = 'picture'); where they count on "
-            "the screen, say screen = [width, height] and place = 'fill', 'fit' or 'centre'"
-        )
-        if not columns.get("person") and len(tables) == 1:
-            notes["columns.person"] = f"{path.name} {ONE_PERSON}"
+        notes |= _notes_on_pictures(path, not columns.get("person") and len(tables) == 1)
         return GazeFormat(PLAIN_STIMULI, "stimuli", "a guess", evidence, shown, notes)
     options: dict[str, Any] = {"columns": columns}
     # A time of more than a minute at the first row is a clock that started before the video.
@@ -440,6 +431,20 @@ def _guess_format(
         options["start"] = "first"
         notes["start"] = "the first sample is taken for the video's first frame (start = 'first')"
     return GazeFormat(PLAIN, "gaze_table", "a guess", evidence, options, notes)
+
+
+def _notes_on_pictures(path: Path, one_person: bool) -> dict[str, str]:
+    """Return what is assumed of gaze on pictures: where it counts, and whose it is."""
+    notes = {
+        "place": "x and y are taken to count in the picture (place = 'picture'); where they count "
+        "on the screen, say screen = [width, height] and place = 'fill', 'fit' or 'centre'"
+    }
+    if one_person:
+        notes["columns.person"] = (
+            f"{path.name} is taken for one person's; if it holds several people, name their "
+            "column: --set 'federation.columns={person=\"...\"}'"
+        )
+    return notes
 
 
 def _first_with_gaze(

@@ -216,7 +216,7 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
             task.loss(output, batch)
             if ready.proxies is not None:
                 task.forward(module, ready.proxies.train.take(torch.arange(1)))
-            _refuse_memory(task, module, first.train)
+            _refuse_stateful_network(task, module, first.train)
         for part in (first.val, first.test):
             columns = {**part.columns, **part.banks}
             if lacking := [name for name in task.scored_columns if name not in columns]:
@@ -245,7 +245,7 @@ def prepare_data(experiment: Experiment, task: Task, raw: Federation) -> Federat
     return ready
 
 
-def _refuse_memory(task: Task, module: nn.Module, data: Samples) -> None:
+def _refuse_stateful_network(task: Task, module: nn.Module, data: Samples) -> None:
     """Refuse a network whose outputs depend on more than parameters and samples.
 
     A worker gives all its people the same network in turn, so that what it saw of one person would

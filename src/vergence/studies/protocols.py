@@ -467,7 +467,9 @@ def combined(specific: float, independent: float, lower_is_better: bool) -> floa
     # participant with probability one half.
     if lower_is_better:
         return (specific + independent) / 2
-    return 0.0 if min(specific, independent) <= 0 else 2 / (1 / specific + 1 / independent)
+    if min(specific, independent) <= 0:
+        return 0.0
+    return 2 / (1 / specific + 1 / independent)
 
 
 def summarise(out: Path, console: Console) -> None:

@@ -80,12 +80,6 @@ class GazeTable(GazeTableOptions, WindowOptions, CheckedFolder, Dataset):
     """Windows of the user's own recordings: gaze tables with scene videos.
 
     Attributes:
-        preset: name of the preset of a tracker maker, or path of a preset in a .toml file, instead
-            of `columns`. Options that are set take precedence over the preset's.
-        columns: names and units of the tables' columns.
-        files: pattern of the tables' paths below root, such as `{person}/*.csv`; default: every
-            table that has the columns.
-        without: patterns of tables that are not read.
         videos: pattern of the videos' paths, with the same named parts as `files`.
         origin: where x and y are 0: top_left, bottom_left, centre (y down), centre_up (y up).
         start: the time of the video's first frame, in the table's unit; "first": the time of the

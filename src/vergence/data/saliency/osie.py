@@ -150,7 +150,8 @@ class Osie(CheckedFolder, SplitOptions, Dataset):
         for viewer in viewers:
             seen = np.isfinite(points[viewer, :, 0, 0])
             empty += int((~seen).sum())
-            rows = [part[seen[part]] for part in (_trials(images, facts) for images in parts)]
+            trials = [_trials(part, facts) for part in parts]
+            rows = [part[seen[part]] for part in trials]
             if not all(len(part) for part in rows):
                 raise DataError(
                     f"viewer {viewer} has scored fixations on {[len(part) for part in rows]} "
@@ -179,7 +180,8 @@ class Osie(CheckedFolder, SplitOptions, Dataset):
 
     def picture_files(self, folder: Path, numbers: np.ndarray) -> list[Path]:
         """Return the files of the pictures with these numbers."""
-        return [self._stimuli(folder) / self.facts.picture.format(number) for number in numbers]
+        stimuli = self._stimuli(folder)
+        return [stimuli / self.facts.picture.format(number) for number in numbers]
 
     def scored(self, table: dict[str, np.ndarray]) -> np.ndarray:
         """Return which fixations are scored, bool `[fixations]`."""
@@ -269,6 +271,7 @@ def read_fixations(
         DataError: there is no such file, or it is truncated or of another version.
     """
     flat = folder / facts.file
+    nested = folder / "fixations.mat"
     if flat.is_file() or facts.screen is None:
         columns = (*COLUMNS, "repeat") if facts.viewings > 1 else COLUMNS
         table = read_npz(flat, dict.fromkeys(columns, 1), facts.where, optional=["totals"])
@@ -283,14 +286,15 @@ def read_fixations(
                 f"(images, viewers, fixations): {facts.where}"
             )
         return table, (int(own[0]), int(own[1]), int(own[2]))
-    for nested in (folder / "fixations.mat", folder / "eye" / "fixations.mat"):
-        if nested.is_file():
-            return _flatten(nested, facts.screen, facts.where), facts.totals
-    raise DataError(f"neither fixations.npz nor fixations.mat in {folder}: {facts.where}")
+    if not nested.is_file():
+        nested = folder / "eye" / "fixations.mat"
+    if not nested.is_file():
+        raise DataError(f"neither fixations.npz nor fixations.mat in {folder}: {facts.where}")
+    return _flatten(nested, facts.screen, facts.where), facts.totals
 
 
 def _flatten(path: Path, screen: tuple[int, int], where: str) -> dict[str, np.ndarray]:
-    trials: list[tuple[np.ndarray, ...]] = []
+    collected: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
     try:
         for image in read_mat(path, "fixations", where).ravel():
             number = int(Path(str(image["img"].item().item())).stem)
@@ -298,22 +302,18 @@ def _flatten(path: Path, screen: tuple[int, int], where: str) -> dict[str, np.nd
                 x, y, duration = (
                     subject[name].item().ravel() for name in ("fix_x", "fix_y", "fix_duration")
                 )
-                trials.append(
-                    (
-                        np.full(len(x), number, np.int32),
-                        np.full(len(x), viewer, np.int8),
-                        np.arange(len(x), dtype=np.int16),
-                        (x / screen[0]).astype(np.float32),
-                        (y / screen[1]).astype(np.float32),
-                        duration.astype(np.float32),
-                    )
-                )
+                collected["image"].append(np.full(len(x), number, np.int32))
+                collected["viewer"].append(np.full(len(x), viewer, np.int8))
+                collected["order"].append(np.arange(len(x), dtype=np.int16))
+                collected["x"].append((x / screen[0]).astype(np.float32))
+                collected["y"].append((y / screen[1]).astype(np.float32))
+                collected["duration_ms"].append(duration.astype(np.float32))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as fault:
         raise DataError(
             f"{path} is of another version, `fixations` is not a struct array with img and "
             f"subjects (fix_x, fix_y, fix_duration): {where}"
         ) from fault
-    return dict(zip(COLUMNS, map(np.concatenate, zip(*trials, strict=True)), strict=True))
+    return {name: np.concatenate(parts) for name, parts in collected.items()}
 
 
 def _verify(
@@ -360,7 +360,8 @@ def _counts(
     table: dict[str, np.ndarray], totals: tuple[int, int, int]
 ) -> list[tuple[str, int, int]]:
     counts = (len(np.unique(table["image"])), len(np.unique(table["viewer"])), len(table["x"]))
-    return list(zip(("images with fixations", "viewers", "fixations"), counts, totals, strict=True))
+    names = ("images with fixations", "viewers", "fixations")
+    return list(zip(names, counts, totals, strict=True))
 
 
 def _points(
@@ -380,8 +381,10 @@ def _points(
     starts = np.flatnonzero(np.diff(cell[by_time], prepend=-1))
     lengths = np.diff(starts, append=len(cell))
     place = np.arange(len(cell)) - np.repeat(starts, lengths)
-    points = np.full((facts.totals[1], trials, int(lengths.max(initial=1)), 2), np.nan, np.float32)
-    points[viewer[by_time], trial[by_time], place] = np.stack([table["x"], table["y"]], 1)[by_time]
+    shape = (facts.totals[1], trials, int(lengths.max(initial=1)), 2)
+    points = np.full(shape, np.nan, np.float32)
+    xy = np.stack([table["x"], table["y"]], 1)
+    points[viewer[by_time], trial[by_time], place] = xy[by_time]
     return points
 
 

@@ -137,12 +137,6 @@ class Stimuli(GazeTableOptions, PeopleOptions, CheckedFolder, Dataset):
     """Gaze of the user's own participants on the same pictures or videos, split by stimulus.
 
     Attributes:
-        preset: name of the preset of a tracker maker, or path of a preset in a .toml file, instead
-            of `columns`. Options that are set take precedence over the preset's.
-        columns: names and units of the tables' columns.
-        files: pattern of the tables' paths below root, such as `{person}/*.csv`; default: every
-            table that has the columns.
-        without: patterns of tables that are not read.
         stimuli: the folder of pictures or videos, below root or absolute.
         unknown: what to do with a trial whose stimulus has no file: "error", or "skip" and count
             it.
